@@ -1,0 +1,2 @@
+//! The `feedmill` command.
+fn main() {}
