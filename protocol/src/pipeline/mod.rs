@@ -1,0 +1,18 @@
+//! The `DataPipeline` resource as people write it, and its checked form.
+//!
+//! [`spec`] is what stands in the file; [`validated`] is what programs read. After
+//! [`Pipeline::validate`] nobody reads the raw form again.
+
+/// Byte quantities as Kubernetes writes them.
+mod quantity;
+/// The resource as it is written.
+pub mod spec;
+/// The resource after its checks: every default filled in, every quantity a number.
+pub mod validated;
+
+pub use quantity::{Quantity, QuantityError};
+pub use spec::Pipeline;
+pub use validated::{FieldError, ValidatedPipeline};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,347 @@
+//! The resource as it is written.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::quantity::Quantity;
+
+/// A whole `DataPipeline` document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Pipeline {
+    /// Always `feedmill.dev/v1alpha1`.
+    pub api_version: String,
+    /// Always `DataPipeline`.
+    pub kind: String,
+    /// Kubernetes metadata; only the name is read.
+    pub metadata: Metadata,
+    /// What is wanted.
+    pub spec: PipelineSpec,
+}
+
+/// The part of Kubernetes metadata that is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Metadata {
+    /// The pipeline's name.
+    pub name: String,
+}
+
+/// What is wanted of a pipeline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PipelineSpec {
+    /// Where `s3://` addresses lead.
+    #[serde(default)]
+    pub s3: S3Spec,
+    /// The streams that trainers read; usually one named `train`.
+    pub streams: Vec<StreamSpec>,
+    /// The model's processor.
+    pub processor: ProcessorSpec,
+    /// What makes a record bad. Part of the plan.
+    #[serde(default)]
+    pub limits: LimitsSpec,
+    /// Memory and disk of each worker. Not part of the plan.
+    #[serde(default)]
+    pub cache: CacheSpec,
+    /// How batches are served. Not part of the plan.
+    #[serde(default)]
+    pub serving: ServingSpec,
+}
+
+/// Where `s3://` addresses lead. Credentials come from the environment or from mounted files.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct S3Spec {
+    /// AWS region; `us-east-1` when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+    /// `http(s)://host[:port]` of a server other than AWS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// Put the bucket into the path instead of the host name.
+    #[serde(default)]
+    pub force_path_style: bool,
+}
+
+/// One endless stream of samples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StreamSpec {
+    /// Its name in paths: lower-case letters, digits and minus.
+    pub name: String,
+    /// Seed of the order, 0..2^53-1.
+    #[serde(default)]
+    pub seed: u64,
+    /// Permute each epoch anew; false reads the data sets as they stand.
+    #[serde(default = "yes")]
+    pub shuffle: bool,
+    /// What it is read for.
+    #[serde(default)]
+    pub purpose: Purpose,
+    /// What stands where a record cannot be used. Default: Substitute, for Evaluation ZeroLoss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bad_samples: Option<BadSamplePolicy>,
+    /// The data sets, in order; the same one may stand twice.
+    pub datasets: Vec<DatasetSpec>,
+}
+
+/// What a stream is read for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Purpose {
+    /// Training.
+    #[default]
+    Train,
+    /// Evaluation: bad rows carry no loss instead of another record, and scaling does not count it.
+    Evaluation,
+}
+
+/// What stands where a record cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BadSamplePolicy {
+    /// Another record of the same epoch, chosen by a hash of the position.
+    Substitute,
+    /// One end-of-text token without loss.
+    ZeroLoss,
+    /// The range answers 422.
+    Fail,
+}
+
+/// One manifest and where its images lie.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DatasetSpec {
+    /// Its name in metrics and messages.
+    pub name: String,
+    /// `s3://bucket/key` or `file:///path` of a JSONL file or a JSON array; plain, gzip or zstd.
+    pub uri: String,
+    /// What relative image references are joined to; the manifest's own folder when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_base_uri: Option<String>,
+    /// Shape of its records.
+    #[serde(default)]
+    pub record_format: RecordFormat,
+    /// How much of it an epoch holds: 250 = two and a half times.
+    #[serde(default = "hundred")]
+    pub percent: u32,
+    /// 1-based physical lines to treat as bad.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<u64>,
+}
+
+/// Shape of a data set's records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RecordFormat {
+    /// Detected from the first records and then fixed.
+    #[default]
+    Auto,
+    /// `conversations` of `from`/`value` turns (LLaVA, ShareGPT).
+    Conversations,
+    /// `messages` of `role`/`content` turns (OpenAI).
+    Messages,
+}
+
+/// The model's processor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ProcessorSpec {
+    /// Folder with tokenizer.json, tokenizer_config.json, the chat template and preprocessor_config.json.
+    pub uri: String,
+    /// Replaces the configuration's smallest picture, in pixels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_pixels: Option<u64>,
+    /// Replaces the configuration's largest picture, in pixels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_pixels: Option<u64>,
+    /// Longest sample, in tokens.
+    #[serde(default = "max_tokens")]
+    pub max_tokens: u32,
+    /// What happens to a sample that is longer.
+    #[serde(default)]
+    pub too_long: TooLongPolicy,
+    /// Which chat template is used.
+    #[serde(default)]
+    pub chat_template: ChatTemplate,
+    /// Variables handed to the template.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub template_kwargs: BTreeMap<String, Value>,
+    /// The date that a template may ask for, `YYYY-MM-DD`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
+    /// What happens to control tokens written in records.
+    #[serde(default)]
+    pub control_tokens: ControlTokensSpec,
+    /// Which tokens are supervised.
+    #[serde(default)]
+    pub labels: LabelsSpec,
+    /// How pictures become RGB.
+    #[serde(default)]
+    pub colors: ColorsSpec,
+}
+
+/// What happens to a sample longer than `maxTokens`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TooLongPolicy {
+    /// Its pictures are made smaller, all by the largest common limit with which it fits.
+    #[default]
+    ShrinkImages,
+    /// It is a bad record.
+    Substitute,
+    /// The range answers 422.
+    Fail,
+}
+
+/// Which chat template is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ChatTemplate {
+    /// The checkpoint's own file.
+    #[default]
+    Checkpoint,
+    /// Built in, as Qwen2-VL's.
+    Qwen2VL,
+    /// Built in, as Qwen2.5-VL's.
+    #[serde(rename = "Qwen2.5VL")]
+    Qwen25VL,
+    /// Built in, as Qwen3-VL's.
+    Qwen3VL,
+}
+
+/// What happens to control tokens written in records.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ControlTokensSpec {
+    /// Grounding and tool tokens in assistant text.
+    #[serde(default)]
+    pub assistant: AssistantControlTokens,
+}
+
+/// Grounding and tool tokens in assistant text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AssistantControlTokens {
+    /// They stay single tokens; turn, vision and padding tokens never do.
+    #[default]
+    KeepContent,
+    /// They become plain text like everywhere else.
+    Escape,
+}
+
+/// Which tokens are supervised.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LabelsSpec {
+    /// Only the last assistant turn.
+    #[serde(default)]
+    pub last_turn_only: bool,
+    /// The newline after the end-of-turn token too.
+    #[serde(default = "yes")]
+    pub newline: bool,
+}
+
+impl Default for LabelsSpec {
+    fn default() -> Self {
+        Self {
+            last_turn_only: false,
+            newline: true,
+        }
+    }
+}
+
+/// How pictures become RGB; toolkits differ here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ColorsSpec {
+    /// Turn pictures as their EXIF says.
+    #[serde(default = "yes")]
+    pub exif_orientation: bool,
+    /// Lay transparent pictures on white; false drops the alpha channel.
+    #[serde(default = "yes")]
+    pub alpha_on_white: bool,
+}
+
+impl Default for ColorsSpec {
+    fn default() -> Self {
+        Self {
+            exif_orientation: true,
+            alpha_on_white: true,
+        }
+    }
+}
+
+/// What makes a record bad. Part of the plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LimitsSpec {
+    /// Longest line of a manifest.
+    pub max_line_bytes: Quantity,
+    /// Largest picture file.
+    pub max_image_bytes: Quantity,
+    /// Most pixels of a picture, by its header.
+    pub max_image_pixels: u64,
+    /// Most bytes of all picture files of one record.
+    pub max_sample_bytes: Quantity,
+}
+
+impl Default for LimitsSpec {
+    fn default() -> Self {
+        Self {
+            max_line_bytes: Quantity(16 << 20),
+            max_image_bytes: Quantity(64 << 20),
+            // Pillow's limit before it calls a picture a bomb.
+            max_image_pixels: 178_956_970,
+            max_sample_bytes: Quantity(256 << 20),
+        }
+    }
+}
+
+/// Memory and disk of each worker. Not part of the plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct CacheSpec {
+    /// Shared memory for finished samples.
+    pub shared_memory: Quantity,
+    /// Disk for downloaded manifests.
+    pub disk: Quantity,
+    /// Memory for picture files that are fetched and not yet decoded.
+    pub fetch: Quantity,
+    /// Memory for pictures being decoded.
+    pub decode: Quantity,
+}
+
+impl Default for CacheSpec {
+    fn default() -> Self {
+        Self {
+            shared_memory: Quantity(4 << 30),
+            disk: Quantity(10 << 30),
+            fetch: Quantity(1 << 30),
+            decode: Quantity(3 << 30),
+        }
+    }
+}
+
+/// How batches are served. Not part of the plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ServingSpec {
+    /// Most samples in one range.
+    pub max_range: u32,
+}
+
+impl Default for ServingSpec {
+    fn default() -> Self {
+        Self { max_range: 64 }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn hundred() -> u32 {
+    100
+}
+
+fn max_tokens() -> u32 {
+    32_768
+}

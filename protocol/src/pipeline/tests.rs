@@ -1,0 +1,146 @@
+use super::*;
+
+const GOOD: &str = r#"
+apiVersion: feedmill.dev/v1alpha1
+kind: DataPipeline
+metadata: {name: qwen3vl-sft, labels: {team: vision}}
+spec:
+  s3: {region: eu-west-1, forcePathStyle: true}
+  streams:
+  - name: train
+    seed: 42
+    datasets:
+    - {name: chartqa, uri: "s3://b/train.jsonl", imageBaseUri: "s3://b/images/", percent: 250}
+  - name: eval
+    purpose: Evaluation
+    datasets: [{name: held-out, uri: "file:///data/eval.jsonl"}]
+  processor: {uri: "s3://b/qwen3-vl/", minPixels: 65536, maxPixels: 1048576, maxTokens: 8192}
+  cache: {sharedMemory: 512Mi, fetch: 268435456}
+"#;
+
+fn read(yaml: &str) -> Pipeline {
+    serde_saphyr::from_str(yaml).unwrap()
+}
+
+#[test]
+fn a_good_pipeline_gets_its_defaults() {
+    let pipeline = read(GOOD).validate().unwrap();
+    assert_eq!(
+        pipeline.streams[0].bad_samples,
+        spec::BadSamplePolicy::Substitute
+    );
+    assert_eq!(
+        pipeline.streams[1].bad_samples,
+        spec::BadSamplePolicy::ZeroLoss
+    );
+    assert!(pipeline.streams[1].shuffle);
+    assert_eq!(pipeline.cache.shared_memory, Quantity(512 << 20));
+    assert_eq!(pipeline.cache.fetch, Quantity(256 << 20));
+    assert_eq!(pipeline.max_range, 64);
+}
+
+#[test]
+fn contradictions_name_their_field() {
+    let cases = [
+        ("v1alpha1", "v1", "apiVersion"),
+        ("kind: DataPipeline", "kind: Deployment", "kind"),
+        ("qwen3vl-sft", "Qwen_3", "metadata.name"),
+        ("name: eval", "name: train", "spec.streams"),
+        ("seed: 42", "seed: 9007199254740992", "spec.streams[0].seed"),
+        (
+            "percent: 250",
+            "percent: 0",
+            "spec.streams[0].datasets[0].percent",
+        ),
+        (
+            "percent: 250",
+            "percent: 100, exclude: [0]",
+            "spec.streams[0].datasets[0].exclude",
+        ),
+        (
+            "s3://b/train.jsonl",
+            "gs://b/train.jsonl",
+            "spec.streams[0].datasets[0].uri",
+        ),
+        (
+            "s3://b/images/",
+            "images/",
+            "spec.streams[0].datasets[0].imageBaseUri",
+        ),
+        (
+            "name: chartqa",
+            "name: \"chart qa\"",
+            "spec.streams[0].datasets[0].name",
+        ),
+        (
+            "minPixels: 65536",
+            "minPixels: 2097152",
+            "spec.processor.minPixels",
+        ),
+        (
+            "maxTokens: 8192",
+            "maxTokens: 0",
+            "spec.processor.maxTokens",
+        ),
+        (
+            "maxTokens: 8192",
+            "date: \"2026-02-29\"",
+            "spec.processor.date",
+        ),
+        (
+            "forcePathStyle: true",
+            "endpoint: \"localhost:9000\"",
+            "spec.s3.endpoint",
+        ),
+        ("fetch: 268435456", "fetch: 1Mi", "spec.cache.fetch"),
+        (
+            "sharedMemory: 512Mi",
+            "sharedMemory: 1Mi",
+            "spec.cache.sharedMemory",
+        ),
+    ];
+    for (from, to, field) in cases {
+        let changed = GOOD.replace(from, to);
+        assert_ne!(changed, GOOD, "{from}");
+        let errors = read(&changed).validate().unwrap_err();
+        assert!(
+            errors.iter().any(|e| e.field == field),
+            "{from} -> {to} gave {errors:?}"
+        );
+    }
+}
+
+#[test]
+fn unknown_fields_are_refused_by_name() {
+    for (from, to) in [
+        ("seed: 42", "sed: 42"),
+        ("percent: 250", "percnt: 250"),
+        ("maxTokens", "maxToken"),
+    ] {
+        let error = serde_saphyr::from_str::<Pipeline>(&GOOD.replace(from, to)).unwrap_err();
+        assert!(
+            error.to_string().contains(to.split(':').next().unwrap()),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn quantities() {
+    let cases = [
+        ("4Gi", 4 << 30),
+        ("512Mi", 512 << 20),
+        ("1G", 1_000_000_000),
+        ("17", 17),
+        ("3k", 3000),
+    ];
+    for (text, bytes) in cases {
+        assert_eq!(text.parse(), Ok(Quantity(bytes)));
+    }
+    for text in ["", "Gi", "-1", "1.5Gi", "1 Gi", "1gi", "99999999999Pi"] {
+        assert!(text.parse::<Quantity>().is_err(), "{text}");
+    }
+    for bytes in [0, 1, 1023, 1024, 3 << 20, 5 << 30] {
+        assert_eq!(Quantity(bytes).to_string().parse(), Ok(Quantity(bytes)));
+    }
+}

@@ -1,0 +1,147 @@
+//! What ranks report and what workers answer about themselves.
+//!
+//! Ages, never wall clocks: every time here is a duration in milliseconds.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bad::BadClass;
+
+/// The most bytes a report may have.
+pub const MAX_REPORT_BYTES: usize = 4096;
+
+/// What one rank says of its own queue, every 2 s, also while it starves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankReport {
+    /// One name per start of a training, shared by its ranks.
+    pub run: String,
+    /// The stream it reads.
+    pub stream: String,
+    /// The plan it reads by.
+    pub plan: String,
+    /// Data-parallel rank.
+    pub rank: u32,
+    /// Data-parallel size.
+    pub size: u32,
+    /// Batches in hand.
+    pub ready: u32,
+    /// Batches it wants in hand.
+    pub target: u32,
+    /// How long it has been waiting for the batch it needs now; 0 when it does not wait.
+    pub waiting_ms: u64,
+    /// Waiting since its last report.
+    pub wait_ms: u64,
+    /// Whole steps' time since its last report, waiting included.
+    pub step_ms: u64,
+    /// Samples consumed by whole optimizer steps.
+    pub consumed: u64,
+    /// Rises with each report of the run and rank; the highest wins.
+    pub sequence: u64,
+}
+
+/// A report that cannot be taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReportError {
+    /// A name that is empty, long or not plain.
+    #[error("report field {0:?} must have 1 to 128 characters out of letters, digits and ._:/@-")]
+    Name(&'static str),
+    /// A rank outside the size, or a size of 0.
+    #[error("report says rank {rank} of {size}")]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// The size.
+        size: u32,
+    },
+}
+
+impl RankReport {
+    /// Checks what a stranger sent.
+    ///
+    /// # Errors
+    /// Names that could not be labels, a rank outside its size.
+    pub fn check(&self) -> Result<(), ReportError> {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:/@-".contains(&b);
+        for (field, value) in [
+            ("run", &self.run),
+            ("stream", &self.stream),
+            ("plan", &self.plan),
+        ] {
+            if value.is_empty() || value.len() > 128 || !value.bytes().all(plain) {
+                return Err(ReportError::Name(field));
+            }
+        }
+        if self.rank >= self.size {
+            return Err(ReportError::Rank {
+                rank: self.rank,
+                size: self.size,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A report as a worker keeps it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KeptReport {
+    /// Milliseconds since it came.
+    pub age_ms: u64,
+    /// What was said.
+    #[serde(flatten)]
+    pub report: RankReport,
+}
+
+/// Where a worker is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerState {
+    /// Reading manifests; answers 503.
+    Starting,
+    /// Serving.
+    Ready,
+    /// Finishing what it has; takes nothing new.
+    Draining,
+}
+
+/// `GET /v1/status`: what a worker says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// The worker's name, unique in its fleet.
+    pub worker: String,
+    /// Version of the program.
+    pub version: String,
+    /// Where it is in its life.
+    pub state: WorkerState,
+    /// Threads that do CPU work: its capacity.
+    pub cores: u32,
+    /// Streams by name.
+    pub streams: BTreeMap<String, StreamStatus>,
+    /// Samples asked for and not yet answered.
+    pub work_ahead: u64,
+    /// Samples finished and not yet sent.
+    pub ready: u64,
+    /// Batches served since the start.
+    pub batches: u64,
+    /// Samples served since the start.
+    pub samples: u64,
+    /// Bytes served since the start.
+    pub bytes_out: u64,
+    /// Bytes fetched since the start.
+    pub bytes_in: u64,
+    /// CPU milliseconds spent on samples since the start.
+    pub busy_ms: u64,
+    /// Bad samples met since the start, by class.
+    pub bad: BTreeMap<BadClass, u64>,
+    /// The last report of each rank that reports here.
+    pub reports: Vec<KeptReport>,
+}
+
+/// One stream of a worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamStatus {
+    /// Plan digest.
+    pub plan: String,
+    /// N: positions in one epoch.
+    pub samples_per_epoch: u64,
+}
