@@ -1,0 +1,220 @@
+//! Takes an error of the S3 client, gives what it means: missing, denied, or for now.
+//!
+//! The error code decides, then the status. Codes: Amazon S3 API reference, "Error responses". What is neither known to be transient
+//! nor known to mean "missing" is denied, that is loud: a bad sample must never be made from an answer nobody understands.
+
+use std::error::Error;
+
+use aws_credential_types::provider::error::CredentialsError;
+use aws_sdk_s3::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+
+use crate::error::{AttemptError, TransientKind};
+
+/// Whether an empty answer with status 404 can be trusted: HEAD has no body that could name a code.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Method {
+    Get,
+    Head,
+}
+
+pub(crate) fn classify<E>(error: &SdkError<E, HttpResponse>, method: Method) -> AttemptError
+where
+    E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+{
+    if let Some(response) = error.raw_response() {
+        // Code "NotFound" is what the SDK itself makes of a HEAD's 404.
+        let code = error.code();
+        return answer(
+            response.status().as_u16(),
+            code,
+            method,
+            error.message().unwrap_or_default(),
+        );
+    }
+    let detail = DisplayErrorContext(error).to_string();
+    if let Some(credentials) = find::<CredentialsError>(error) {
+        return match credentials {
+            CredentialsError::CredentialsNotLoaded(_) => AttemptError::Denied {
+                code: "NoCredentials".into(),
+            },
+            CredentialsError::InvalidConfiguration(_) => AttemptError::Denied {
+                code: "InvalidCredentials".into(),
+            },
+            _ => AttemptError::transient(TransientKind::Credentials, detail),
+        };
+    }
+    match error {
+        SdkError::TimeoutError(_) => AttemptError::transient(TransientKind::Timeout, detail),
+        SdkError::DispatchFailure(failure) if failure.is_timeout() => {
+            AttemptError::transient(TransientKind::Timeout, detail)
+        }
+        SdkError::DispatchFailure(failure) if is_connect(failure.as_connector_error()) => {
+            AttemptError::transient(TransientKind::Connect, detail)
+        }
+        SdkError::ConstructionFailure(_) => AttemptError::InvalidKey,
+        _ => AttemptError::transient(TransientKind::Reset, detail),
+    }
+}
+
+fn answer(status: u16, code: Option<&str>, method: Method, message: &str) -> AttemptError {
+    let transient = |kind| {
+        AttemptError::transient(
+            kind,
+            format_args!(
+                "status {status} {} {message}",
+                code.unwrap_or("without a code")
+            ),
+        )
+    };
+    let Some(code) = code else {
+        return match status {
+            404 if method == Method::Head => AttemptError::Missing,
+            429 | 503 => transient(TransientKind::Throttled),
+            408 => transient(TransientKind::Timeout),
+            500.. => transient(TransientKind::ServerError),
+            401 | 403 => AttemptError::Denied {
+                code: format!("status {status}"),
+            },
+            // S3 always sends a code; without one somebody in between answered.
+            _ => transient(TransientKind::Unintelligible),
+        };
+    };
+    match code {
+        "NoSuchKey" => AttemptError::Missing,
+        "NotFound" if method == Method::Head => AttemptError::Missing,
+        "KeyTooLongError" | "InvalidURI" => AttemptError::InvalidKey,
+        "SlowDown"
+        | "ServiceUnavailable"
+        | "Throttling"
+        | "ThrottlingException"
+        | "TooManyRequests"
+        | "RequestLimitExceeded"
+        | "BandwidthLimitExceeded" => transient(TransientKind::Throttled),
+        "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" => {
+            transient(TransientKind::Credentials)
+        }
+        "RequestTimeTooSkewed" | "RequestExpired" => transient(TransientKind::ClockSkew),
+        "RequestTimeout" => transient(TransientKind::Timeout),
+        "InternalError" | "OperationAborted" | "TemporaryRedirect" => {
+            transient(TransientKind::ServerError)
+        }
+        _ if matches!(status, 429 | 503) => transient(TransientKind::Throttled),
+        _ if status >= 500 => transient(TransientKind::ServerError),
+        code => AttemptError::Denied {
+            code: code.to_owned(),
+        },
+    }
+}
+
+/// What a person should do about a refusal.
+pub(crate) fn remedy(code: &str, bucket_hides_missing: bool) -> &'static str {
+    match code {
+        "AccessDenied" | "status 403" if bucket_hides_missing => {
+            "the object is missing or not allowed, which look alike in this bucket; allow s3:ListBucket on the bucket, so that missing \
+             objects are told apart, and s3:GetObject on the objects"
+        }
+        "AccessDenied" | "status 403" => "allow s3:GetObject on it for these credentials",
+        "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "InvalidToken" => {
+            "check access key, secret key and session token"
+        }
+        "NoCredentials" | "InvalidCredentials" => {
+            "set credentials: environment, profile, role, or a folder with key files"
+        }
+        "NoSuchBucket" => "check the bucket's name, the region and the endpoint",
+        "PermanentRedirect"
+        | "AuthorizationHeaderMalformed"
+        | "IllegalLocationConstraintException" => "check the region: the bucket lies in another",
+        "InvalidObjectState" => "the object is archived: restore it or leave it out",
+        "NoRegion" => "set the S3 region, AWS_REGION, or an endpoint",
+        "EACCES" => "make the file readable for the user the program runs as",
+        _ => "ask who runs the store what this code means",
+    }
+}
+
+fn is_connect(error: Option<&aws_smithy_runtime_api::client::result::ConnectorError>) -> bool {
+    // The connector reports a refused connection as an i/o error without a word of its own.
+    error.is_some_and(|error| {
+        let refused = find::<std::io::Error>(error).is_some_and(|io| {
+            use std::io::ErrorKind::{
+                AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable,
+            };
+            matches!(
+                io.kind(),
+                ConnectionRefused | AddrNotAvailable | HostUnreachable | NetworkUnreachable
+            )
+        });
+        refused || DisplayErrorContext(error).to_string().contains("dns error")
+    })
+}
+
+fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<T>() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(status: u16, code: Option<&str>, method: Method) -> String {
+        match answer(status, code, method, "") {
+            AttemptError::Transient { kind, .. } => kind.label().to_owned(),
+            AttemptError::Denied { code } => format!("denied {code}"),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn answers_by_code_then_by_status() {
+        use Method::{Get, Head};
+        let cases = [
+            (404, Some("NoSuchKey"), Get, "Missing"),
+            (404, Some("NotFound"), Head, "Missing"),
+            (404, None, Head, "Missing"),
+            (404, None, Get, "unintelligible"),
+            (404, Some("NoSuchBucket"), Get, "denied NoSuchBucket"),
+            (403, Some("AccessDenied"), Get, "denied AccessDenied"),
+            (
+                403,
+                Some("InvalidAccessKeyId"),
+                Get,
+                "denied InvalidAccessKeyId",
+            ),
+            (
+                403,
+                Some("SignatureDoesNotMatch"),
+                Get,
+                "denied SignatureDoesNotMatch",
+            ),
+            (403, None, Head, "denied status 403"),
+            (403, Some("RequestTimeTooSkewed"), Get, "clock_skew"),
+            (400, Some("ExpiredToken"), Get, "credentials"),
+            (403, Some("ExpiredToken"), Get, "credentials"),
+            (400, Some("RequestTimeout"), Get, "timeout"),
+            (400, Some("KeyTooLongError"), Get, "InvalidKey"),
+            (503, Some("SlowDown"), Get, "throttled"),
+            (503, None, Get, "throttled"),
+            (429, None, Get, "throttled"),
+            (500, Some("InternalError"), Get, "server_error"),
+            (502, None, Get, "server_error"),
+            (418, Some("Teapot"), Get, "denied Teapot"),
+            (400, None, Get, "unintelligible"),
+            (
+                301,
+                Some("PermanentRedirect"),
+                Get,
+                "denied PermanentRedirect",
+            ),
+        ];
+        for (status, code, method, expected) in cases {
+            assert_eq!(kind(status, code, method), expected, "{status} {code:?}");
+        }
+    }
+}

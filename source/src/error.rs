@@ -1,0 +1,180 @@
+//! Why bytes did not come: for good, by lack of permission, or for now.
+//!
+//! The three kinds must never be mixed up. `Permanent` makes a bad sample, which is part of the data's definition. `Denied` is a fault
+//! of the settings and stops loudly. `Transient` only ever means waiting.
+
+use crate::uri::ObjectUri;
+
+/// Result of a `get` that gave no bytes.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum FetchError {
+    /// The object cannot be used, now or later.
+    #[error("{uri} {kind}")]
+    Permanent {
+        /// What is wrong with it.
+        kind: PermanentKind,
+        /// Which object.
+        uri: ObjectUri,
+    },
+    /// The store refuses us. Not the sample's fault: somebody has to change a setting, a key or a policy.
+    #[error("{uri}: the store refuses access ({code}): {remedy}")]
+    Denied {
+        /// The store's error code, such as `AccessDenied`.
+        code: String,
+        /// What to do about it.
+        remedy: &'static str,
+        /// Which object.
+        uri: ObjectUri,
+    },
+    /// The store did not answer properly within the bounds of [`crate::FetchSettings`]; asking again later is right.
+    #[error("{uri}: no answer after {attempts} attempts, last: {last} ({detail})")]
+    Transient {
+        /// Attempts made.
+        attempts: u32,
+        /// How the last attempt ended.
+        last: TransientKind,
+        /// The last attempt's error in words.
+        detail: String,
+        /// Which object.
+        uri: ObjectUri,
+    },
+}
+
+/// What is wrong with an object for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PermanentKind {
+    /// Looked for twice and not there.
+    #[error("does not exist")]
+    Missing,
+    /// Longer than the caller's limit.
+    #[error("is too large: {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// Its size; when the store does not say, the number of bytes read before giving up.
+        bytes: u64,
+        /// The caller's limit.
+        limit: u64,
+    },
+    /// No object can have this name, or what has it is no plain file.
+    #[error("is not a possible object: the name is not valid or names no plain file")]
+    InvalidKey,
+    /// Not the object that was there when reading it began.
+    #[error("has changed while it was read")]
+    Changed,
+}
+
+/// How an attempt can fail for now. A closed list: the names are metric labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum TransientKind {
+    /// No connection.
+    #[error("no connection")]
+    Connect,
+    /// Headers or body did not come in time.
+    #[error("time-out")]
+    Timeout,
+    /// The connection broke before the headers.
+    #[error("connection reset")]
+    Reset,
+    /// The body ended early, or its length is not what was announced.
+    #[error("incomplete body")]
+    IncompleteBody,
+    /// SlowDown, 503, 429.
+    #[error("throttled")]
+    Throttled,
+    /// 5xx and other faults of the server.
+    #[error("server error")]
+    ServerError,
+    /// ExpiredToken, or keys cannot be had just now.
+    #[error("expired credentials")]
+    Credentials,
+    /// RequestTimeTooSkewed.
+    #[error("clock skew")]
+    ClockSkew,
+    /// An answer that is no S3 answer, as from a proxy in between.
+    #[error("unintelligible answer")]
+    Unintelligible,
+    /// A local file could not be read just now.
+    #[error("local i/o error")]
+    LocalIo,
+}
+
+impl TransientKind {
+    /// Every kind, in the order of [`crate::FetchStats`].
+    pub const ALL: [Self; 10] = [
+        Self::Connect,
+        Self::Timeout,
+        Self::Reset,
+        Self::IncompleteBody,
+        Self::Throttled,
+        Self::ServerError,
+        Self::Credentials,
+        Self::ClockSkew,
+        Self::Unintelligible,
+        Self::LocalIo,
+    ];
+
+    /// Label for metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Timeout => "timeout",
+            Self::Reset => "reset",
+            Self::IncompleteBody => "incomplete_body",
+            Self::Throttled => "throttled",
+            Self::ServerError => "server_error",
+            Self::Credentials => "credentials",
+            Self::ClockSkew => "clock_skew",
+            Self::Unintelligible => "unintelligible",
+            Self::LocalIo => "local_io",
+        }
+    }
+}
+
+/// How one attempt failed, before retries are decided.
+#[derive(Debug, Clone)]
+pub(crate) enum AttemptError {
+    /// Not there, if a second look agrees.
+    Missing,
+    TooLarge {
+        bytes: u64,
+        limit: u64,
+    },
+    InvalidKey,
+    Changed,
+    Denied {
+        code: String,
+    },
+    Transient {
+        kind: TransientKind,
+        detail: String,
+    },
+}
+
+impl AttemptError {
+    pub(crate) fn transient(kind: TransientKind, detail: impl std::fmt::Display) -> Self {
+        Self::Transient {
+            kind,
+            detail: detail.to_string(),
+        }
+    }
+}
+
+/// Why the stores cannot be set up at all.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// No region given and none can be assumed.
+    #[error("no S3 region: set the region, AWS_REGION, or an endpoint")]
+    NoRegion,
+    /// An endpoint that is not http or https.
+    #[error("the S3 endpoint '{endpoint}' must begin with http:// or https://")]
+    Endpoint {
+        /// What was given.
+        endpoint: String,
+    },
+    /// A bound of zero.
+    #[error("the fetch setting {name} must be at least 1")]
+    Zero {
+        /// Name of the setting.
+        name: &'static str,
+    },
+}
