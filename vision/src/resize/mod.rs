@@ -1,0 +1,186 @@
+//! Takes an RGB picture, gives it row by row at another size: bicubic, antialias, uint8, width pass first.
+//!
+//! The result of the width pass is uint8 and clips, so the order of the passes matters. Equal to torchvision's
+//! CPU kernel in every value. An axis whose size stays is not touched. The width pass runs only a window
+//! ahead of the height pass, in a ring of rows that stays in the cache.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod axis;
+mod scalar;
+
+pub(crate) use axis::Axis;
+
+use crate::scratch::{PADDING, RowBuffers, room};
+
+/// Which kernels run. All give the same bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kernels {
+    /// Plain code.
+    Scalar,
+    /// 256 bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+impl Kernels {
+    /// The fastest that this processor can run.
+    pub(crate) fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            return Self::Avx2;
+        }
+        Self::Scalar
+    }
+}
+
+/// Rows that the width pass makes at a time.
+const GROUP: usize = 2;
+
+/// A picture and the size that it should get.
+pub(crate) struct Resize<'a> {
+    /// RGB rows, [`PADDING`] readable bytes behind them.
+    pub(crate) padded: &'a [u8],
+    /// Stored size, width first.
+    pub(crate) from: (usize, usize),
+    /// Wanted size, width first.
+    pub(crate) to: (usize, usize),
+    pub(crate) kernels: Kernels,
+}
+
+impl Resize<'_> {
+    /// Hands out the rows of the resized picture, top to bottom: `put(y, row)` with `row` of `to.0 * 3`
+    /// bytes, at least [`PADDING`] more behind them.
+    pub(crate) fn rows(&self, buffers: &mut RowBuffers, mut put: impl FnMut(usize, &[u8])) {
+        let ((width, height), (out_width, out_height)) = (self.from, self.to);
+        assert!(
+            self.padded.len() >= width * height * 3 + PADDING,
+            "picture with padding"
+        );
+        let RowBuffers {
+            ring,
+            line,
+            offsets,
+            across,
+            down,
+            ..
+        } = buffers;
+        let across = (width != out_width).then(|| table(across, width, out_width));
+        let down = (height != out_height).then(|| table(down, height, out_height));
+
+        // Rows after the width pass: of the picture itself, or of the ring.
+        let stride = if across.is_some() {
+            (out_width * 3 + PADDING).next_multiple_of(64)
+        } else {
+            width * 3
+        };
+        let capacity = down.map_or(1, |axis| axis.taps) + GROUP;
+        let mut ready = 0;
+        let line = room(line, out_width * 3 + PADDING);
+        for y in 0..out_height {
+            let (start, count, weights) = down.map_or((y, 1, [].as_slice()), |axis| axis.at(y));
+            if let Some(axis) = across {
+                let ring = room(ring, capacity * stride);
+                while ready < start + count {
+                    let group = GROUP.min(height - ready);
+                    self.make_rows(axis, ready, group, ring, capacity, stride);
+                    ready += group;
+                }
+            }
+            let source: &[u8] = if across.is_some() { ring } else { self.padded };
+            let place = |row: usize| {
+                if across.is_some() {
+                    row % capacity * stride
+                } else {
+                    row * stride
+                }
+            };
+            if let Some(axis) = down {
+                offsets.clear();
+                offsets.extend((start..start + count).map(place));
+                let target = &mut line[..out_width * 3 + PADDING];
+                self.weigh_rows(
+                    source,
+                    offsets,
+                    weights,
+                    axis.precision,
+                    out_width * 3,
+                    target,
+                );
+                put(y, line);
+            } else {
+                put(y, &source[place(y)..]);
+            }
+        }
+    }
+
+    /// Width pass of rows `first..first + group` into the ring.
+    fn make_rows(
+        &self,
+        axis: &Axis,
+        first: usize,
+        group: usize,
+        ring: &mut [u8],
+        capacity: usize,
+        stride: usize,
+    ) {
+        let row_bytes = axis.input * 3;
+        let source = |row: usize| &self.padded[row * row_bytes..];
+        #[cfg(target_arch = "x86_64")]
+        if self.kernels == Kernels::Avx2 && group == GROUP {
+            let (upper, lower) = (first % capacity * stride, (first + 1) % capacity * stride);
+            if let Ok([one, two]) =
+                ring.get_disjoint_mut([upper..upper + stride, lower..lower + stride])
+            {
+                avx2::across(axis, [source(first), source(first + 1)], [one, two]);
+                return;
+            }
+        }
+        for row in first..first + group {
+            let at = row % capacity * stride;
+            scalar::across(axis, &source(row)[..row_bytes], &mut ring[at..at + stride]);
+        }
+    }
+
+    /// Height pass of one row of `length` bytes.
+    fn weigh_rows(
+        &self,
+        source: &[u8],
+        offsets: &[usize],
+        weights: &[i16],
+        precision: u32,
+        length: usize,
+        target: &mut [u8],
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        let done = if self.kernels == Kernels::Avx2 {
+            avx2::down(source, offsets, weights, precision, length, target)
+        } else {
+            0
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let done = 0;
+        scalar::down(
+            source,
+            offsets,
+            weights,
+            precision,
+            done,
+            &mut target[..length],
+        );
+    }
+}
+
+/// The table for these lengths: the one kept from the last picture, when it fits.
+fn table(kept: &mut Option<Axis>, input: usize, output: usize) -> &Axis {
+    if kept
+        .as_ref()
+        .is_some_and(|axis| (axis.input, axis.output) != (input, output))
+    {
+        *kept = None;
+    }
+    kept.get_or_insert_with(|| Axis::new(input, output))
+}
+
+#[cfg(test)]
+mod tests;
