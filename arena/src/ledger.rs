@@ -12,6 +12,10 @@ use crate::extent::{Extent, Extents};
 use crate::need_queue::NeedQueue;
 use crate::urgency::{Rank, Urgency};
 
+/// One in so many pages is kept free while there are served regions to give up: with some free
+/// slots to choose from, reuse keeps twice as many pages resident (see the module `extent`).
+const SPARE: u64 = 32;
+
 /// How far a region has come. Leased is `Ready` with a lease count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -134,7 +138,9 @@ impl Ledger {
         while let Some((id, urgency, waiter)) = self.waiting.front() {
             let (pages, urgency) = (waiter.pages, urgency.clone());
             let lacking = pages.saturating_sub(self.extents.available());
-            if lacking > 0 {
+            if lacking == 0 {
+                self.spare(pages);
+            } else {
                 // All or nothing: evicting for a grant that must wait anyway only loses work.
                 let Some(victims) = self.victims(lacking, urgency.rank()) else {
                     break;
@@ -176,6 +182,16 @@ impl Ledger {
                 }
             }
             self.woken.extend(waiter.and_then(|waiter| waiter.waker));
+        }
+    }
+
+    /// Gives up served regions until some pages more than `pages` are free.
+    fn spare(&mut self, pages: u64) {
+        let wish = pages + self.extents.capacity() / SPARE;
+        while self.extents.available() < wish
+            && let Some((_, id)) = self.served.first_key_value()
+        {
+            self.evict(*id);
         }
     }
 

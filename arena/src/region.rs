@@ -66,7 +66,6 @@ impl Reservation {
 
     /// Completes when the reservation is taken back or begun. Only the latest task that polls is
     /// woken.
-    #[must_use]
     pub fn revocation(&self) -> Revocation {
         Revocation {
             arena: Arc::clone(&self.held.arena),
@@ -208,7 +207,6 @@ impl RegionWriter {
     }
 
     /// The region is complete: from now on its bytes never change.
-    #[must_use]
     pub fn finish(self) -> Region {
         self.held.arena.change(|ledger| ledger.finish(self.held.id));
         Region { held: self.held }
