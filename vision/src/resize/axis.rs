@@ -20,6 +20,9 @@ pub(crate) struct Axis {
     pub(crate) precision: u32,
 }
 
+/// Sums of weighted bytes stay below 2^31 with this many bits behind the point.
+const MAX_PRECISION: u32 = 22;
+
 /// The cubic of Keys with a = -0.5, as Pillow and torchvision use it for antialias.
 fn cubic(x: f64) -> f64 {
     const A: f64 = -0.5;
@@ -72,11 +75,14 @@ impl Axis {
             .max()
             .unwrap_or(0)
             .next_multiple_of(2) as usize;
-        // The most bits with which the largest weight fits into an i16, and with 8 bit samples into 31 bits.
-        let fits = |bits: u32| {
-            (0.5 + largest * f64::from(1u32 << (bits + 1))) as i64 <= i64::from(i16::MAX)
+        // The first precision at which one bit more would not fit the largest weight into an i16.
+        let overflows = |bits: u32| {
+            let next = (0.5 + largest * f64::from(1u32 << (bits + 1))) as i64;
+            next > i64::from(i16::MAX)
         };
-        let precision = (0..22).find(|bits| !fits(*bits)).unwrap_or(22);
+        let precision = (0..MAX_PRECISION)
+            .find(|bits| overflows(*bits))
+            .unwrap_or(MAX_PRECISION);
         let one = f64::from(1u32 << precision);
         let mut weights = vec![0i16; output * taps];
         if taps > 0 {
