@@ -115,7 +115,7 @@ pub(crate) fn remedy(code: &str, bucket_hides_missing: bool) -> &'static str {
              objects are told apart, and s3:GetObject on the objects"
         }
         "AccessDenied" | "status 403" => "allow s3:GetObject on it for these credentials",
-        "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "InvalidToken" => {
+        "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "InvalidToken" | "NotSignedUp" => {
             "check access key, secret key and session token"
         }
         "NoCredentials" | "InvalidCredentials" => {

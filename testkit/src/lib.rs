@@ -1,1 +1,35 @@
-//! Placeholder.
+//! What tests of several crates share: a real S3 server in this process and a proxy that breaks HTTP in scripted ways.
+//!
+//! ```text
+//!   client under test ──► FaultProxy ──► EmbeddedS3 (or any HTTP server)
+//! ```
+//!
+//! Only for tests: it may panic where a test would.
+#![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
+
+mod proxy;
+
+pub use feedmill_embedded_s3::{EmbeddedS3, EmbeddedS3Error, Keys};
+pub use proxy::{Fault, FaultProxy, Rule, SeenRequest};
+
+impl TestKeys {
+    /// The same keys everywhere in tests.
+    #[must_use]
+    pub fn keys() -> Keys {
+        Keys {
+            access_key_id: Self::ACCESS_KEY_ID.into(),
+            secret_access_key: Self::SECRET_ACCESS_KEY.into(),
+        }
+    }
+}
+
+/// Keys for tests.
+#[derive(Debug)]
+pub struct TestKeys;
+
+impl TestKeys {
+    /// Access key id.
+    pub const ACCESS_KEY_ID: &str = "test-key";
+    /// Secret access key.
+    pub const SECRET_ACCESS_KEY: &str = "test-secret";
+}
