@@ -93,9 +93,6 @@ class Collate:
             conversations, tokenize=True, return_dict=True, return_assistant_tokens_mask=True, return_tensors="pt", processor_kwargs={"padding": True}
         )
         mask = torch.as_tensor(batch.pop("assistant_masks")).bool()
-        # Not inputs of the model: what the mask was made from.
-        for name in ("offset_mapping", "text_replacement_offsets"):
-            batch.pop(name, None)
         return {**batch, "labels": torch.where(mask, batch["input_ids"], -100)}
 
 
