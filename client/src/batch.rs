@@ -1,0 +1,80 @@
+//! A batch as it came.
+
+use std::time::Duration;
+
+use feedmill_protocol::frame::{BatchView, FrameError};
+use feedmill_protocol::plan::PlanDigest;
+use feedmill_protocol::position::Range;
+
+use crate::settings::Endpoint;
+
+/// A batch: one frame in one buffer, checked.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) range: Range,
+    pub(crate) plan: PlanDigest,
+    pub(crate) worker: Endpoint,
+    pub(crate) timings: Timings,
+}
+
+/// Where the time of a batch went. Only the attempt that gave it counts in the first three.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// Waiting for the connection and a place on it.
+    pub queued: Duration,
+    /// From the request to the head of the answer.
+    pub head: Duration,
+    /// From the head to the last byte.
+    pub body: Duration,
+    /// From the first attempt's begin to the last byte.
+    pub total: Duration,
+    /// Attempts that gave nothing before.
+    pub failures: u32,
+}
+
+impl Batch {
+    /// The rows. Parses the frame's header again (microseconds); patches are borrowed, never copied.
+    ///
+    /// # Errors
+    /// None in a batch that came from a fleet: it was checked when it came.
+    pub fn view(&self) -> Result<BatchView<'_>, FrameError> {
+        BatchView::parse(&self.bytes)
+    }
+
+    /// The frame.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The frame, given away.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// The positions in it.
+    #[must_use]
+    pub fn range(&self) -> Range {
+        self.range
+    }
+
+    /// The plan it was made by.
+    #[must_use]
+    pub fn plan(&self) -> PlanDigest {
+        self.plan
+    }
+
+    /// The worker that made it.
+    #[must_use]
+    pub fn worker(&self) -> &Endpoint {
+        &self.worker
+    }
+
+    /// Where the time went.
+    #[must_use]
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+}

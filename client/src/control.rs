@@ -1,0 +1,211 @@
+//! Plans, status and reports, over connections of their own.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use feedmill_protocol::http::{PATH_PLAN, PATH_REPORTS, PATH_STATUS};
+use feedmill_protocol::plan::{Plan, PlanDigest};
+use feedmill_protocol::report::{RankReport, WorkerStatus};
+use futures_util::future::join_all;
+use http::{HeaderMap, Method, StatusCode};
+use serde::Deserialize;
+use twox_hash::XxHash3_64;
+
+use crate::answer;
+use crate::chance;
+use crate::choice::Standing;
+use crate::error::{Attempt, ClientError, SharedHistory};
+use crate::fault::Fault;
+use crate::fleet::Fleet;
+use crate::member::Member;
+use crate::settings::Endpoint;
+
+/// What `/v1/plan` says of one stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamPlan {
+    /// Its digest.
+    pub plan: PlanDigest,
+    /// N: positions in one epoch.
+    pub samples_per_epoch: u64,
+    /// Everything that decides bytes, fact by fact.
+    pub facts: Plan,
+    /// Who said so.
+    pub worker: Endpoint,
+}
+
+/// `/v1/plan` as it is sent.
+#[derive(Deserialize)]
+struct Plans {
+    streams: BTreeMap<String, PlanEntry>,
+}
+
+#[derive(Deserialize)]
+struct PlanEntry {
+    plan: String,
+    samples_per_epoch: u64,
+    #[serde(default)]
+    facts: Plan,
+}
+
+/// How many workers a report is offered to: the home, and the next ones while that is away.
+const HOMES: usize = 3;
+
+impl Fleet {
+    /// The plan of a stream from any worker, asked again while none is ready.
+    ///
+    /// # Errors
+    /// A stream that a ready worker does not have, or no answer within `timeouts.total`.
+    pub async fn plan(&self, stream: &str) -> Result<StreamPlan, ClientError> {
+        let timeouts = &self.inner.settings.timeouts;
+        let history = SharedHistory::default();
+        let begin = chance::now();
+        let mut round = 0u32;
+        loop {
+            for member in self.members().iter() {
+                history.asking(&member.endpoint);
+                let fault = match self
+                    .control(member, Method::GET, PATH_PLAN, Bytes::new())
+                    .await
+                {
+                    Ok(bytes) => return stream_plan(&bytes, member, stream),
+                    Err(fault) => fault,
+                };
+                if matches!(&fault, Fault::Status { status, .. } if (400..500).contains(status)) {
+                    return Err(ClientError::Control {
+                        worker: member.endpoint.clone(),
+                        path: PATH_PLAN,
+                        fault,
+                    });
+                }
+                history.push(Attempt {
+                    worker: member.endpoint.clone(),
+                    after: chance::now() - begin,
+                    fault,
+                });
+            }
+            round = round.saturating_add(1);
+            let again = chance::now() + timeouts.backoff(round, chance::jitter());
+            if again >= begin + timeouts.total {
+                return Err(ClientError::NoAnswer {
+                    path: PATH_PLAN,
+                    waited: timeouts.total,
+                    history: history.snapshot(),
+                });
+            }
+            tokio::time::sleep_until(again).await;
+        }
+    }
+
+    /// What every worker says of itself, all asked at once.
+    pub async fn status(&self) -> Vec<(Endpoint, Result<WorkerStatus, ClientError>)> {
+        let members = self.members();
+        let asked = members.iter().map(|member| async {
+            let answer = self
+                .control(member, Method::GET, PATH_STATUS, Bytes::new())
+                .await;
+            let status = match answer {
+                Ok(bytes) => {
+                    serde_json::from_slice(&bytes).map_err(|error| ClientError::Malformed {
+                        worker: member.endpoint.clone(),
+                        path: PATH_STATUS,
+                        reason: error.to_string(),
+                    })
+                }
+                Err(fault) => Err(ClientError::Control {
+                    worker: member.endpoint.clone(),
+                    path: PATH_STATUS,
+                    fault,
+                }),
+            };
+            (member.endpoint.clone(), status)
+        });
+        join_all(asked).await
+    }
+
+    /// Gives a rank's report to the run's home worker, or to the next in line while that is away; the
+    /// reader of reports merges them.
+    ///
+    /// # Errors
+    /// A report that no worker would take, or none of the first three that takes it.
+    pub async fn report(&self, report: &RankReport) -> Result<(), ClientError> {
+        report.check()?;
+        let body = serde_json::to_vec(report).map_err(|error| ClientError::Setting {
+            name: "report",
+            reason: error.to_string(),
+        })?;
+        let body = Bytes::from(body);
+        let history = SharedHistory::default();
+        let begin = chance::now();
+        let members = self.members();
+        let down = |member: &Member| member.standing(&report.stream, None) == Standing::Down;
+        let mut homes: Vec<&Member> = members.iter().map(AsRef::as_ref).collect();
+        homes.sort_by_key(|member| {
+            let weight = rendezvous(&report.run, &member.endpoint);
+            (down(member), std::cmp::Reverse(weight))
+        });
+        for member in homes.into_iter().take(HOMES) {
+            let sent = self
+                .control(member, Method::POST, PATH_REPORTS, body.clone())
+                .await;
+            let Err(fault) = sent else { return Ok(()) };
+            history.push(Attempt {
+                worker: member.endpoint.clone(),
+                after: chance::now() - begin,
+                fault,
+            });
+        }
+        Err(ClientError::NoAnswer {
+            path: PATH_REPORTS,
+            waited: chance::now() - begin,
+            history: history.snapshot(),
+        })
+    }
+
+    async fn control(
+        &self,
+        member: &Member,
+        method: Method,
+        path: &'static str,
+        body: Bytes,
+    ) -> Result<Vec<u8>, Fault> {
+        let (status, headers, bytes): (StatusCode, HeaderMap, _) =
+            member.control(method, path, body).await?;
+        if status.is_success() {
+            return Ok(bytes);
+        }
+        let pause = self.inner.settings.timeouts.max_retry_after;
+        Err(answer::refusal(status, &headers, &bytes, None, pause))
+    }
+}
+
+/// Highest rendezvous hash of run and worker wins.
+fn rendezvous(run: &str, worker: &Endpoint) -> u64 {
+    XxHash3_64::oneshot(format!("{run}\n{worker}").as_bytes())
+}
+
+fn stream_plan(bytes: &[u8], member: &Member, stream: &str) -> Result<StreamPlan, ClientError> {
+    let malformed = |reason: String| ClientError::Malformed {
+        worker: member.endpoint.clone(),
+        path: PATH_PLAN,
+        reason,
+    };
+    let mut plans: Plans =
+        serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
+    let Some(entry) = plans.streams.remove(stream) else {
+        let known: Vec<String> = plans.streams.into_keys().collect();
+        return Err(ClientError::UnknownStream {
+            worker: member.endpoint.clone(),
+            stream: stream.to_owned(),
+            known: known.join(", "),
+        });
+    };
+    Ok(StreamPlan {
+        plan: entry
+            .plan
+            .parse()
+            .map_err(|error| malformed(format!("stream {stream:?}: {error}")))?,
+        samples_per_epoch: entry.samples_per_epoch,
+        facts: entry.facts,
+        worker: member.endpoint.clone(),
+    })
+}

@@ -1,0 +1,269 @@
+//! What went wrong, and with whom.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use feedmill_protocol::http::Problem;
+use feedmill_protocol::plan::PlanDigest;
+use feedmill_protocol::position::{Range, RangeError};
+use feedmill_protocol::ranks::LayoutError;
+use feedmill_protocol::report::ReportError;
+
+use crate::fault::Fault;
+use crate::settings::Endpoint;
+
+/// What the client gives up with.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// An address that is none.
+    #[error("worker address {text:?} {reason}; write http://HOST or http://HOST:PORT")]
+    Endpoint {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A setting that makes no sense.
+    #[error("setting {name}: {reason}")]
+    Setting {
+        /// Which.
+        name: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Numbers that are no layout of ranks.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// Positions that do not exist.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// A report that no worker would take.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    /// A worker refused, and every other one would refuse as well.
+    #[error("{worker} refuses range {range} of stream {stream:?}: {fault}")]
+    Refused {
+        /// The stream.
+        stream: String,
+        /// The range.
+        range: Range,
+        /// Who refused.
+        worker: Endpoint,
+        /// What it said; [`ClientError::problem`] gives its document.
+        fault: Fault,
+    },
+    /// Every live worker reads by another plan than this trainer.
+    #[error(
+        "no worker has plan {expected} of stream {stream:?} for range {range}: {}; deploy the pipeline \
+         that the checkpoint was written with, or accept the new plan",
+        list(.workers)
+    )]
+    OtherPlan {
+        /// The stream.
+        stream: String,
+        /// The range.
+        range: Range,
+        /// What the trainer reads by.
+        expected: PlanDigest,
+        /// What each worker has.
+        workers: Vec<Disagreement>,
+    },
+    /// No worker made the range in time.
+    #[error(
+        "no worker made range {range} of stream {stream:?} within {waited:?}: {history}; look at the \
+         workers' logs and /v1/status"
+    )]
+    TimedOut {
+        /// The stream.
+        stream: String,
+        /// The range.
+        range: Range,
+        /// How long it was waited for.
+        waited: Duration,
+        /// The last attempts.
+        history: History,
+    },
+    /// A request on a control connection failed.
+    #[error("{worker} gives no answer to {path}: {fault}")]
+    Control {
+        /// Who was asked.
+        worker: Endpoint,
+        /// For what.
+        path: &'static str,
+        /// What happened.
+        fault: Fault,
+    },
+    /// No worker answered a request on a control connection in time.
+    #[error(
+        "no worker answered {path} within {waited:?}: {history}; are they running, and reachable from here?"
+    )]
+    NoAnswer {
+        /// What was asked.
+        path: &'static str,
+        /// How long it was tried.
+        waited: Duration,
+        /// The last attempts.
+        history: History,
+    },
+    /// An answer that is not what the interface promises.
+    #[error(
+        "{worker} answers {path} with something else: {reason}; do both sides have the same version?"
+    )]
+    Malformed {
+        /// Who was asked.
+        worker: Endpoint,
+        /// For what.
+        path: &'static str,
+        /// What is wrong with the answer.
+        reason: String,
+    },
+    /// The pipeline has no such stream.
+    #[error("{worker} has no stream {stream:?}; it has: {known}")]
+    UnknownStream {
+        /// Who was asked.
+        worker: Endpoint,
+        /// What was asked for.
+        stream: String,
+        /// What there is.
+        known: String,
+    },
+    /// The task that fetched a range ended without a result: the runtime is shutting down.
+    #[error("the task that fetched range {range} was stopped: {reason}")]
+    Stopped {
+        /// The range.
+        range: Range,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl ClientError {
+    /// The worker's own words, where it gave some.
+    #[must_use]
+    pub fn problem(&self) -> Option<&Problem> {
+        match self {
+            ClientError::Refused {
+                fault: Fault::Status { problem, .. },
+                ..
+            }
+            | ClientError::Control {
+                fault: Fault::Status { problem, .. },
+                ..
+            } => Some(problem),
+            _ => None,
+        }
+    }
+}
+
+/// A worker that reads by another plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disagreement {
+    /// Which worker.
+    pub worker: Endpoint,
+    /// Its plan, where it said so.
+    pub plan: Option<PlanDigest>,
+}
+
+fn list(workers: &[Disagreement]) -> String {
+    let words: Vec<String> = workers
+        .iter()
+        .map(|other| match &other.plan {
+            Some(plan) => format!("{} has {plan}", other.worker),
+            None => format!("{} has another one", other.worker),
+        })
+        .collect();
+    words.join(", ")
+}
+
+/// One attempt that gave nothing.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Who was asked.
+    pub worker: Endpoint,
+    /// When it ended, counted from the first attempt's begin.
+    pub after: Duration,
+    /// What happened.
+    pub fault: Fault,
+}
+
+/// The last attempts at something, and how many there were.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    last: VecDeque<Attempt>,
+    count: u64,
+    outstanding: Option<Endpoint>,
+}
+
+impl History {
+    /// A report of more attempts than this is not read.
+    const KEPT: usize = 16;
+
+    fn push(&mut self, attempt: Attempt) {
+        self.outstanding = None;
+        if self.last.len() == Self::KEPT {
+            self.last.pop_front();
+        }
+        self.last.push_back(attempt);
+        self.count += 1;
+    }
+
+    /// The last attempts, oldest first.
+    pub fn attempts(&self) -> impl ExactSizeIterator<Item = &Attempt> {
+        self.last.iter()
+    }
+
+    /// How many attempts failed, forgotten ones included.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.count == 0 {
+            f.write_str("no attempt has failed")?;
+        } else {
+            write!(f, "{} failed attempts, the last ones", self.count)?;
+        }
+        for attempt in &self.last {
+            let seconds = attempt.after.as_secs_f64();
+            write!(
+                f,
+                " [{} after {seconds:.1} s: {}]",
+                attempt.worker, attempt.fault
+            )?;
+        }
+        match &self.outstanding {
+            Some(worker) => write!(f, ", {worker} is being asked"),
+            None => f.write_str(", nobody is being asked"),
+        }
+    }
+}
+
+/// A history that the attempts write and whoever waits reads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedHistory(Arc<Mutex<History>>);
+
+impl SharedHistory {
+    /// An attempt begins.
+    pub(crate) fn asking(&self, worker: &Endpoint) {
+        lock(&self.0).outstanding = Some(worker.clone());
+    }
+
+    /// It gave nothing.
+    pub(crate) fn push(&self, attempt: Attempt) {
+        lock(&self.0).push(attempt);
+    }
+
+    pub(crate) fn snapshot(&self) -> History {
+        lock(&self.0).clone()
+    }
+}
+
+/// Locks; what our locks guard is whole between any two statements, so a panic elsewhere harms nothing.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,230 @@
+//! One rank's batches in order, a window of them outstanding.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use feedmill_protocol::plan::PlanDigest;
+use feedmill_protocol::position::Range;
+use feedmill_protocol::ranks::{Rank, RankLayout};
+use feedmill_protocol::report::RankReport;
+use tokio::task::JoinHandle;
+
+use crate::batch::Batch;
+use crate::chance;
+use crate::error::{ClientError, SharedHistory};
+use crate::fleet::{BatchRequest, ExpectedPlan, Fleet};
+use crate::tally::{Meter, PullerStats, Reporter, Tally};
+
+/// Which batches a rank reads.
+#[derive(Clone, Debug)]
+pub struct PullerSettings {
+    /// The stream.
+    pub stream: String,
+    /// Global batch, ranks, micro batch.
+    pub layout: RankLayout,
+    /// Which of the ranks, below the layout's size.
+    pub rank: u64,
+    /// Where to begin: samples consumed by whole optimizer steps.
+    pub consumed: u64,
+    /// The trainer's end; the step that crosses it is padded with filler, and then comes no more. None =
+    /// the stream has no end.
+    pub stop: Option<u64>,
+    /// Ranges outstanding and batches in hand together; at least 1.
+    pub window: usize,
+    /// The plan to read by; the first batch fixes one that is not given.
+    pub plan: Option<PlanDigest>,
+}
+
+/// One rank's stream. Ranges are fetched on tasks of their own, so the window fills while the trainer
+/// computes; dropping the puller takes all requests back.
+pub struct Puller {
+    fleet: Fleet,
+    settings: PullerSettings,
+    rank: Rank,
+    plan: ExpectedPlan,
+    /// Micro batches this rank reads altogether.
+    count: u64,
+    /// The next one to ask for.
+    next: u64,
+    window: VecDeque<Outstanding>,
+    meter: Meter,
+}
+
+/// A range that was asked for: first of the window is what the trainer needs next.
+struct Outstanding {
+    range: Range,
+    history: SharedHistory,
+    task: JoinHandle<Result<Batch, ClientError>>,
+}
+
+impl Drop for Outstanding {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Puller {
+    /// A rank's stream. Asks for nothing before the first [`Puller::next`].
+    ///
+    /// # Errors
+    /// A rank outside the layout, a window of 0, a first position that does not exist.
+    pub fn new(fleet: Fleet, settings: PullerSettings) -> Result<Self, ClientError> {
+        let layout = settings.layout;
+        let rank = layout.rank(settings.rank)?;
+        layout.micro_batch_at(settings.consumed, rank, 0)?;
+        let setting = |name, reason: &str| ClientError::Setting {
+            name,
+            reason: reason.to_owned(),
+        };
+        if settings.window == 0 {
+            return Err(setting("window", "must be at least 1"));
+        }
+        let small = |name, number: u64| {
+            u32::try_from(number).map_err(|_| setting(name, "does not fit a report"))
+        };
+        let count = settings.stop.map_or(u64::MAX, |stop| {
+            let steps = layout.steps_until(settings.consumed, stop);
+            steps.saturating_mul(layout.micro_batches_per_step())
+        });
+        let plan = ExpectedPlan::from(settings.plan);
+        let reporter = Reporter {
+            run: fleet.inner.settings.run.clone(),
+            stream: settings.stream.clone(),
+            plan: plan.clone(),
+            rank: small("rank", settings.rank)?,
+            size: small("ranks", layout.ranks())?,
+        };
+        let target = small("window", settings.window as u64)?;
+        let tally = Tally::new(layout, settings.consumed, target);
+        Ok(Self {
+            meter: Meter::new(reporter, tally),
+            window: VecDeque::new(),
+            next: 0,
+            count,
+            plan,
+            rank,
+            settings,
+            fleet,
+        })
+    }
+
+    /// The next batch of this rank, in order; None past the trainer's end. Calling it says that the
+    /// batch before has been used. Dropping the future loses nothing: the next call waits on.
+    ///
+    /// # Errors
+    /// What [`Fleet::fetch`] gives for this range. The next call asks for the same range again, so no
+    /// range is ever passed over.
+    pub async fn next(&mut self) -> Result<Option<Batch>, ClientError> {
+        self.meter.tally(|tally| tally.asked(chance::now()));
+        self.fill()?;
+        let Some(first) = self.window.front_mut() else {
+            self.meter
+                .tally(|tally| tally.answered(chance::now(), false));
+            return Ok(None);
+        };
+        let range = first.range;
+        let joined = self
+            .fleet
+            .patiently(
+                &self.settings.stream,
+                range,
+                Duration::ZERO,
+                &first.history,
+                &mut first.task,
+            )
+            .await?;
+        self.window.pop_front();
+        let outcome = joined.unwrap_or_else(|error| {
+            Err(ClientError::Stopped {
+                range,
+                reason: error.to_string(),
+            })
+        });
+        match outcome {
+            Ok(batch) => {
+                self.meter
+                    .tally(|tally| tally.answered(chance::now(), true));
+                // The place that this batch has left.
+                self.fill()?;
+                Ok(Some(batch))
+            }
+            Err(error) => {
+                self.meter.tally(Tally::withdrawn);
+                let again = self.ask(range, 0);
+                self.window.push_front(again);
+                Err(error)
+            }
+        }
+    }
+
+    /// The plan it reads by, once that is fixed.
+    #[must_use]
+    pub fn plan(&self) -> Option<PlanDigest> {
+        self.plan.get()
+    }
+
+    /// A view on the queue that can be read beside the puller, also while that waits.
+    #[must_use]
+    pub fn meter(&self) -> Meter {
+        self.meter.clone()
+    }
+
+    /// How the queue stands now.
+    #[must_use]
+    pub fn stats(&self) -> PullerStats {
+        self.meter.stats()
+    }
+
+    /// The next report: waiting and step time since the last one.
+    #[must_use]
+    pub fn report(&mut self) -> RankReport {
+        self.meter.report()
+    }
+
+    fn fill(&mut self) -> Result<(), ClientError> {
+        while self.window.len() < self.settings.window && self.next < self.count {
+            let PullerSettings {
+                layout, consumed, ..
+            } = self.settings;
+            let range = match layout.micro_batch_at(consumed, self.rank, self.next) {
+                Ok(range) => range,
+                // The end of all positions is an error only for who stands before it.
+                Err(_) if !self.window.is_empty() => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            let outstanding = self.ask(range, self.window.len());
+            self.window.push_back(outstanding);
+            self.next += 1;
+        }
+        Ok(())
+    }
+
+    /// Asks for a range that stands `ahead` places behind the next one.
+    fn ask(&self, range: Range, ahead: usize) -> Outstanding {
+        let now = chance::now();
+        let need = self.meter.tally(|tally| {
+            tally.requested();
+            tally.need(ahead, now)
+        });
+        let request = BatchRequest {
+            stream: self.settings.stream.clone(),
+            range,
+            stop: self.settings.stop,
+            need,
+            rank: self.settings.rank,
+            plan: self.plan.clone(),
+        };
+        let history = SharedHistory::default();
+        let (fleet, meter, noted) = (self.fleet.clone(), self.meter.clone(), history.clone());
+        let task = tokio::spawn(async move {
+            let outcome = fleet.pursue(&request, &noted).await;
+            meter.tally(Tally::arrived);
+            outcome
+        });
+        Outstanding {
+            range,
+            history,
+            task,
+        }
+    }
+}

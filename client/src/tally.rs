@@ -1,0 +1,251 @@
+//! Takes what happens in a rank's queue and when, gives its pace, its waiting and its report.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use feedmill_protocol::ranks::RankLayout;
+use feedmill_protocol::report::RankReport;
+use tokio::time::Instant;
+
+use crate::chance;
+use crate::error::lock;
+use crate::fleet::ExpectedPlan;
+
+/// The pace that is assumed before the first batch has been used: only the order of needs matters then.
+const FIRST_PACE: Duration = Duration::from_millis(100);
+
+/// The share of the newest measurement in the average: about the last ten batches count.
+const NEWEST: f64 = 0.2;
+
+/// How a rank's queue stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PullerStats {
+    /// Batches in hand.
+    pub ready: u32,
+    /// Ranges asked for and not yet there.
+    pub outstanding: u32,
+    /// Batches it wants in hand or outstanding.
+    pub target: u32,
+    /// How long it has been waiting for the batch it needs now; zero when it does not wait.
+    pub waiting: Duration,
+    /// Waiting since the start, the present one included.
+    pub waited: Duration,
+    /// Time of the whole steps made since the start, waiting included.
+    pub stepped: Duration,
+    /// Whole steps made since the start.
+    pub steps: u64,
+    /// Batches handed out since the start.
+    pub batches: u64,
+    /// The trainer's own time per batch, waiting left out: a moving average.
+    pub pace: Duration,
+    /// Samples consumed by whole global batches, those before the start included.
+    pub consumed: u64,
+}
+
+/// The state machine: time is an argument.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    layout: RankLayout,
+    begun_at_position: u64,
+    target: u32,
+    ready: u32,
+    outstanding: u32,
+    pace: Option<Duration>,
+    waiting_since: Option<Instant>,
+    waited: Duration,
+    handed_out_at: Option<Instant>,
+    batches: u64,
+    step_began: Option<Instant>,
+    stepped: Duration,
+    steps: u64,
+}
+
+impl Tally {
+    pub(crate) fn new(layout: RankLayout, consumed: u64, target: u32) -> Self {
+        Self {
+            layout,
+            begun_at_position: consumed,
+            target,
+            ready: 0,
+            outstanding: 0,
+            pace: None,
+            waiting_since: None,
+            waited: Duration::ZERO,
+            handed_out_at: None,
+            batches: 0,
+            step_began: None,
+            stepped: Duration::ZERO,
+            steps: 0,
+        }
+    }
+
+    /// The trainer asks for its next batch, so it has used the one before. A step is whole when its last
+    /// batch has been used, not when it was handed out.
+    pub(crate) fn asked(&mut self, now: Instant) {
+        if self.waiting_since.is_some() {
+            return;
+        }
+        self.waiting_since = Some(now);
+        let Some(handed_out) = self.handed_out_at.take() else {
+            self.step_began.get_or_insert(now);
+            return;
+        };
+        let own = now - handed_out;
+        self.pace = Some(match self.pace {
+            Some(pace) => pace.mul_f64(1.0 - NEWEST) + own.mul_f64(NEWEST),
+            None => own,
+        });
+        if self
+            .batches
+            .is_multiple_of(self.layout.micro_batches_per_step())
+        {
+            self.steps += 1;
+            if let Some(began) = self.step_began.replace(now) {
+                self.stepped += now - began;
+            }
+        }
+    }
+
+    /// It got one, or learnt that there are no more.
+    pub(crate) fn answered(&mut self, now: Instant, with_batch: bool) {
+        if let Some(since) = self.waiting_since.take() {
+            self.waited += now - since;
+        }
+        if with_batch {
+            self.ready = self.ready.saturating_sub(1);
+            self.batches += 1;
+            self.handed_out_at = Some(now);
+        }
+    }
+
+    pub(crate) fn requested(&mut self) {
+        self.outstanding += 1;
+    }
+
+    /// A range that was requested is there, or has failed for good.
+    pub(crate) fn arrived(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        self.ready += 1;
+    }
+
+    /// A range that had failed for good is taken back.
+    pub(crate) fn withdrawn(&mut self) {
+        self.ready = self.ready.saturating_sub(1);
+    }
+
+    /// How long until the range `ahead` places behind the next one is needed.
+    pub(crate) fn need(&self, ahead: usize, now: Instant) -> Duration {
+        let pace = self.pace.unwrap_or(FIRST_PACE);
+        let steps = u32::try_from(ahead).unwrap_or(u32::MAX);
+        if self.waiting_since.is_some() {
+            return pace.saturating_mul(steps);
+        }
+        let until_next = self.handed_out_at.map_or(Duration::ZERO, |handed_out| {
+            pace.saturating_sub(now - handed_out)
+        });
+        until_next.saturating_add(pace.saturating_mul(steps))
+    }
+
+    pub(crate) fn stats(&self, now: Instant) -> PullerStats {
+        let waiting = self
+            .waiting_since
+            .map_or(Duration::ZERO, |since| now - since);
+        PullerStats {
+            ready: self.ready,
+            outstanding: self.outstanding,
+            target: self.target,
+            waiting,
+            waited: self.waited + waiting,
+            stepped: self.stepped,
+            steps: self.steps,
+            batches: self.batches,
+            pace: self.pace.unwrap_or_default(),
+            consumed: self.begun_at_position
+                + self.steps.saturating_mul(self.layout.global_batch()),
+        }
+    }
+}
+
+/// Who reports.
+#[derive(Debug)]
+pub(crate) struct Reporter {
+    pub(crate) run: String,
+    pub(crate) stream: String,
+    pub(crate) plan: ExpectedPlan,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+}
+
+#[derive(Debug)]
+struct Shared {
+    tally: Tally,
+    /// What earlier reports have said already.
+    waited_ms: u64,
+    stepped_ms: u64,
+    sequence: u64,
+}
+
+/// Reads a puller's state from beside it, also while it waits. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    reporter: Arc<Reporter>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Meter {
+    pub(crate) fn new(reporter: Reporter, tally: Tally) -> Self {
+        Self {
+            reporter: Arc::new(reporter),
+            shared: Arc::new(Mutex::new(Shared {
+                tally,
+                waited_ms: 0,
+                stepped_ms: 0,
+                sequence: 0,
+            })),
+        }
+    }
+
+    pub(crate) fn tally<T>(&self, change: impl FnOnce(&mut Tally) -> T) -> T {
+        change(&mut lock(&self.shared).tally)
+    }
+
+    /// How the queue stands now.
+    #[must_use]
+    pub fn stats(&self) -> PullerStats {
+        lock(&self.shared).tally.stats(chance::now())
+    }
+
+    /// The next report: waiting and step time since the last one.
+    #[must_use]
+    pub fn report(&self) -> RankReport {
+        self.report_at(chance::now())
+    }
+
+    fn report_at(&self, now: Instant) -> RankReport {
+        let mut shared = lock(&self.shared);
+        let stats = shared.tally.stats(now);
+        // Differences of rounded totals: no millisecond is lost between reports.
+        let since = |told: &mut u64, total: Duration| {
+            let total = total.as_millis() as u64;
+            total.saturating_sub(std::mem::replace(told, total))
+        };
+        let wait_ms = since(&mut shared.waited_ms, stats.waited);
+        let step_ms = since(&mut shared.stepped_ms, stats.stepped);
+        shared.sequence += 1;
+        let plan = self.reporter.plan.get();
+        RankReport {
+            run: self.reporter.run.clone(),
+            stream: self.reporter.stream.clone(),
+            plan: plan.map_or("unknown".to_owned(), |plan| plan.to_string()),
+            rank: self.reporter.rank,
+            size: self.reporter.size,
+            ready: stats.ready,
+            target: stats.target,
+            waiting_ms: stats.waiting.as_millis() as u64,
+            wait_ms,
+            step_ms,
+            consumed: stats.consumed,
+            sequence: shared.sequence,
+        }
+    }
+}
