@@ -5,10 +5,11 @@ use crate::error::ImageError;
 use crate::geometry::Geometry;
 use crate::grid::Grid;
 use crate::header::ImageHeader;
+use crate::kernels::Kernels;
 use crate::limits::ColorPolicy;
 use crate::patchify::Patcher;
-use crate::resize::{Kernels, Resize};
-use crate::scratch::{Scratch, room};
+use crate::resize::Resize;
+use crate::scratch::Scratch;
 
 /// Decodes an image, resizes it to `resized` (height, width; from [`crate::smart_resize`]) and writes its
 /// patches (u8, [`Grid::rows`] × 3·patch·patch, merge-block order, one temporal slot) to `out`, which has
@@ -56,6 +57,7 @@ fn fill(
         });
     }
     let (from_width, from_height) = header.oriented_size(policy);
+    let kernels = Kernels::detect();
     // The row buffers go out of the scratch while the picture in it is borrowed.
     let mut rows = std::mem::take(&mut scratch.rows);
     let result = decode_padded(bytes, header, policy, scratch).map(|padded| {
@@ -63,13 +65,10 @@ fn fill(
             padded,
             from: (from_width as usize, from_height as usize),
             to: (width as usize, height as usize),
-            kernels: Kernels::detect(),
+            kernels,
         };
-        let patcher = Patcher::new(geometry, &grid);
-        let mut planes = std::mem::take(&mut rows.planes);
-        let row_planes = room(&mut planes, width as usize * 3);
-        resize.rows(&mut rows, |y, row| patcher.put_row(y, row, row_planes, out));
-        rows.planes = planes;
+        let patcher = Patcher::new(geometry, &grid, kernels);
+        resize.rows(&mut rows, |y, row| patcher.put_row(y, row, out));
     });
     scratch.rows = rows;
     result

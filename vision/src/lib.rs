@@ -19,6 +19,7 @@ mod formats;
 mod geometry;
 mod grid;
 mod header;
+mod kernels;
 mod limits;
 mod lut;
 mod orient;

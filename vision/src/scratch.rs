@@ -29,8 +29,6 @@ pub(crate) struct RowBuffers {
     pub(crate) ring: Vec<u8>,
     /// One row after both passes.
     pub(crate) line: Vec<u8>,
-    /// That row as three planes.
-    pub(crate) planes: Vec<u8>,
     /// Where the rows of one window begin.
     pub(crate) offsets: Vec<usize>,
     /// Weights of the width pass of the last image: pictures of a data set often share their sizes.
@@ -59,17 +57,10 @@ impl Scratch {
     /// Bytes that the kept buffers hold now.
     pub fn held_bytes(&self) -> usize {
         let rows = &self.rows;
-        [
-            &self.rgb,
-            &self.raw,
-            &self.oriented,
-            &rows.ring,
-            &rows.line,
-            &rows.planes,
-        ]
-        .iter()
-        .map(|buffer| buffer.capacity())
-        .sum::<usize>()
+        [&self.rgb, &self.raw, &self.oriented, &rows.ring, &rows.line]
+            .iter()
+            .map(|buffer| buffer.capacity())
+            .sum::<usize>()
             + rows.offsets.capacity() * size_of::<usize>()
             + [&rows.across, &rows.down]
                 .into_iter()
@@ -87,7 +78,6 @@ impl Scratch {
             &mut self.oriented,
             &mut rows.ring,
             &mut rows.line,
-            &mut rows.planes,
         ] {
             if buffer.capacity() > self.keep_bytes {
                 *buffer = Vec::new();

@@ -6,36 +6,20 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod axis;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod windows;
 
 pub(crate) use axis::Axis;
 
+use crate::kernels::Kernels;
 use crate::scratch::{PADDING, RowBuffers, room};
 
-/// Which kernels run. All give the same bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kernels {
-    /// Plain code.
-    Scalar,
-    /// 256 bit vectors.
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-}
-
-impl Kernels {
-    /// The fastest that this processor can run.
-    pub(crate) fn detect() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") {
-            return Self::Avx2;
-        }
-        Self::Scalar
-    }
-}
-
-/// Rows that the width pass makes at a time.
-const GROUP: usize = 2;
+/// Rows that the width pass makes at a time with 512 bit vectors; narrower kernels make fewer.
+const MOST_ROWS: usize = 4;
 
 /// A picture and the size that it should get.
 pub(crate) struct Resize<'a> {
@@ -74,7 +58,7 @@ impl Resize<'_> {
         } else {
             width * 3
         };
-        let capacity = down.map_or(1, |axis| axis.taps) + GROUP;
+        let capacity = down.map_or(1, |axis| axis.taps) + MOST_ROWS;
         let mut ready = 0;
         let line = room(line, out_width * 3 + PADDING);
         for y in 0..out_height {
@@ -82,9 +66,7 @@ impl Resize<'_> {
             if let Some(axis) = across {
                 let ring = room(ring, capacity * stride);
                 while ready < start + count {
-                    let group = GROUP.min(height - ready);
-                    self.make_rows(axis, ready, group, ring, capacity, stride);
-                    ready += group;
+                    ready += self.make_rows(axis, ready, ring, capacity, stride);
                 }
             }
             let source: &[u8] = if across.is_some() { ring } else { self.padded };
@@ -114,32 +96,40 @@ impl Resize<'_> {
         }
     }
 
-    /// Width pass of rows `first..first + group` into the ring.
+    /// Width pass of some rows from `first` on into the ring; gives how many.
     fn make_rows(
         &self,
         axis: &Axis,
         first: usize,
-        group: usize,
         ring: &mut [u8],
         capacity: usize,
         stride: usize,
-    ) {
+    ) -> usize {
         let row_bytes = axis.input * 3;
         let source = |row: usize| &self.padded[row * row_bytes..];
+        let place = |row: usize| row % capacity * stride..row % capacity * stride + stride;
         #[cfg(target_arch = "x86_64")]
-        if self.kernels == Kernels::Avx2 && group == GROUP {
-            let (upper, lower) = (first % capacity * stride, (first + 1) % capacity * stride);
-            if let Ok([one, two]) =
-                ring.get_disjoint_mut([upper..upper + stride, lower..lower + stride])
+        {
+            let left = self.from.1 - first;
+            let four = [0, 1, 2, 3].map(|row| place(first + row));
+            if self.kernels == Kernels::Avx512
+                && left >= 4
+                && let Ok(targets) = ring.get_disjoint_mut(four)
             {
-                avx2::across(axis, [source(first), source(first + 1)], [one, two]);
-                return;
+                avx512::across(axis, [0, 1, 2, 3].map(|row| source(first + row)), targets);
+                return 4;
+            }
+            let two = [0, 1].map(|row| place(first + row));
+            if self.kernels != Kernels::Scalar
+                && left >= 2
+                && let Ok(targets) = ring.get_disjoint_mut(two)
+            {
+                avx2::across(axis, [0, 1].map(|row| source(first + row)), targets);
+                return 2;
             }
         }
-        for row in first..first + group {
-            let at = row % capacity * stride;
-            scalar::across(axis, &source(row)[..row_bytes], &mut ring[at..at + stride]);
-        }
+        scalar::across(axis, &source(first)[..row_bytes], &mut ring[place(first)]);
+        1
     }
 
     /// Height pass of one row of `length` bytes.
@@ -153,10 +143,10 @@ impl Resize<'_> {
         target: &mut [u8],
     ) {
         #[cfg(target_arch = "x86_64")]
-        let done = if self.kernels == Kernels::Avx2 {
-            avx2::down(source, offsets, weights, precision, length, target)
-        } else {
-            0
+        let done = match self.kernels {
+            Kernels::Scalar => 0,
+            Kernels::Avx2 => avx2::down(source, offsets, weights, precision, length, target),
+            Kernels::Avx512 => avx512::down(source, offsets, weights, precision, length, target),
         };
         #[cfg(not(target_arch = "x86_64"))]
         let done = 0;
