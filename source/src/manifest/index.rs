@@ -3,6 +3,8 @@
 //! A place is kept for every 64th record: 16 bytes each, so 100 million records need 25 MB. Where 64 records span more than 1 MiB (as
 //! with images inside the records) places are kept in between too, at most one a MiB, so a look-up never scans much more than that.
 
+use std::fmt;
+
 /// A place is kept for each record whose number is a multiple of this.
 const STRIDE: u64 = 64;
 
@@ -20,7 +22,7 @@ pub(super) struct Place {
     pub(super) line: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Index {
     /// Offset and line of records 0, 64, 128, …
     regular: Vec<(u64, u64)>,
@@ -76,6 +78,15 @@ impl Index {
     pub(super) fn heap_bytes(&self) -> usize {
         self.regular.capacity() * size_of::<(u64, u64)>()
             + self.extra.capacity() * size_of::<Place>()
+    }
+}
+
+impl fmt::Debug for Index {
+    /// Not the places: there may be millions.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Index")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 

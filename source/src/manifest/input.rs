@@ -112,7 +112,11 @@ pub(super) fn sniff<R: Read>(
         [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Compression::Zstd,
         _ => Compression::Plain,
     };
-    Ok((compression, head.clone(), Read::chain(Cursor::new(head), source)))
+    Ok((
+        compression,
+        head.clone(),
+        Read::chain(Cursor::new(head), source),
+    ))
 }
 
 /// The decompressed bytes of all members or frames.
