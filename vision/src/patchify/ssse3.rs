@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::*;
 
-/// Writes the patches of one picture row to `places` (see [`super::Patcher::places`]).
+/// Writes the patches of one picture row to `places` (see [`super::Patcher::places`]); `patch` is 14 or 16.
 ///
 /// The caller has checked that the processor has AVX2, which includes these instructions.
 pub(super) fn put_row(
@@ -13,54 +13,63 @@ pub(super) fn put_row(
     places: impl Iterator<Item = usize>,
     matrix: &mut [u8],
 ) {
-    for (at, pixels) in places.zip(row.chunks_exact(patch * 3)) {
-        if patch == 16
-            && let (Some(pixels), Some(target)) = (
-                pixels.first_chunk::<48>(),
-                matrix.get_mut(at..at + 2 * 256 + 16),
-            )
-        {
-            // SAFETY: SSSE3 is there (contract above).
-            let planes = unsafe { split(pixels) };
-            for (channel, plane) in planes.into_iter().enumerate() {
-                target[channel * 256..channel * 256 + 16].copy_from_slice(&plane);
-            }
-        } else if patch == 14
-            && let (Some(pixels), Some(target)) = (
-                pixels.first_chunk::<42>(),
-                matrix.get_mut(at..at + 2 * 196 + 14),
-            )
-        {
-            let mut wide = [0; 48];
-            wide[..42].copy_from_slice(pixels);
-            // SAFETY: SSSE3 is there (contract above).
-            let planes = unsafe { split(&wide) };
-            for (channel, plane) in planes.into_iter().enumerate() {
-                target[channel * 196..channel * 196 + 14].copy_from_slice(&plane[..14]);
-            }
+    // SAFETY: SSSE3 is there (contract above).
+    unsafe {
+        match patch {
+            16 => put_patches::<16>(row, places, matrix),
+            _ => put_patches::<14>(row, places, matrix),
         }
     }
 }
 
-/// Sixteen pixels to sixteen reds, greens and blues.
-///
 /// # Safety
 /// SSSE3 must be available.
 #[target_feature(enable = "ssse3")]
-unsafe fn split(pixels: &[u8; 48]) -> [[u8; 16]; 3] {
-    // SAFETY: three loads of 16 bytes from 48.
-    let parts = [0, 16, 32].map(|at| unsafe { _mm_loadu_si128(pixels.as_ptr().add(at).cast()) });
-    [0, 1, 2].map(|channel| {
-        let mut plane = _mm_setzero_si128();
-        for (part, bytes) in parts.iter().enumerate() {
-            let taken = _mm_shuffle_epi8(*bytes, MASKS[channel][part].into_vector());
-            plane = _mm_or_si128(plane, taken);
-        }
+unsafe fn put_patches<const PATCH: usize>(
+    row: &[u8],
+    places: impl Iterator<Item = usize>,
+    matrix: &mut [u8],
+) {
+    let plane = PATCH * PATCH;
+    for (at, pixels) in places.zip(row.chunks_exact(PATCH * 3)) {
+        let mut wide = [0; 48];
+        wide[..PATCH * 3].copy_from_slice(pixels);
+        let matrix = &mut matrix[at..at + 2 * plane + PATCH];
+        // SAFETY: SSSE3 by contract.
+        let (red, green, blue) =
+            unsafe { (channel(&wide, 0), channel(&wide, 1), channel(&wide, 2)) };
+        matrix[..PATCH].copy_from_slice(&red[..PATCH]);
+        matrix[plane..plane + PATCH].copy_from_slice(&green[..PATCH]);
+        matrix[2 * plane..].copy_from_slice(&blue[..PATCH]);
+    }
+}
+
+/// One channel of sixteen pixels.
+///
+/// # Safety
+/// SSSE3 must be available.
+#[inline]
+#[target_feature(enable = "ssse3")]
+unsafe fn channel(pixels: &[u8; 48], channel: usize) -> [u8; 16] {
+    let masks = &MASKS[channel];
+    // SAFETY: three loads of 16 bytes from 48, and one store of 16 bytes into 16.
+    unsafe {
+        let first = _mm_shuffle_epi8(_mm_loadu_si128(pixels.as_ptr().cast()), masks[0].vector());
+        let second = _mm_shuffle_epi8(
+            _mm_loadu_si128(pixels.as_ptr().add(16).cast()),
+            masks[1].vector(),
+        );
+        let third = _mm_shuffle_epi8(
+            _mm_loadu_si128(pixels.as_ptr().add(32).cast()),
+            masks[2].vector(),
+        );
         let mut out = [0; 16];
-        // SAFETY: 16 bytes into 16.
-        unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), plane) };
+        _mm_storeu_si128(
+            out.as_mut_ptr().cast(),
+            _mm_or_si128(_mm_or_si128(first, second), third),
+        );
         out
-    })
+    }
 }
 
 /// Sixteen byte positions; 0x80 gives 0.
@@ -71,7 +80,7 @@ struct Mask([u8; 16]);
 impl Mask {
     #[inline]
     #[target_feature(enable = "ssse3")]
-    fn into_vector(self) -> __m128i {
+    fn vector(&self) -> __m128i {
         // SAFETY: 16 bytes from 16.
         unsafe { _mm_loadu_si128(self.0.as_ptr().cast()) }
     }

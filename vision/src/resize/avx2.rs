@@ -41,64 +41,34 @@ unsafe fn across_rows<const PAIRS: usize>(
 ) {
     // From 16 bytes (R0 G0 B0 R1 …) the 16 bit pairs R0 R1, G0 G1, B0 B1, and the same of pixels 2 and 3.
     let z = -128;
-    let first_pair = _mm256_broadcastsi128_si256(_mm_setr_epi8(
-        0, z, 3, z, 1, z, 4, z, 2, z, 5, z, z, z, z, z,
-    ));
-    let second_pair = _mm256_broadcastsi128_si256(_mm_setr_epi8(
-        6, z, 9, z, 7, z, 10, z, 8, z, 11, z, z, z, z, z,
-    ));
+    let shuffles = [
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(
+            0, z, 3, z, 1, z, 4, z, 2, z, 5, z, z, z, z, z,
+        )),
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(
+            6, z, 9, z, 7, z, 10, z, 8, z, 11, z, z, z, z, z,
+        )),
+    ];
     // R G B _ four times → R G B four times.
     let close_up = _mm256_broadcastsi128_si256(_mm_setr_epi8(
         0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, z, z, z, z,
     ));
-    let rounding = _mm256_set1_epi32(1 << axis.precision >> 1);
     let shift = _mm_cvtsi32_si128(axis.precision as i32);
-
-    let sum_window = |index: usize| {
-        let (start, count, weights) = axis.at(index);
-        let pairs = match PAIRS {
-            _ if index >= full => count.div_ceil(2),
-            0 => axis.taps / 2,
-            known => known,
-        };
-        let mut sum = rounding;
-        let mut pair = 0;
-        while pair < pairs {
-            let at = (start + pair * 2) * 3;
-            // SAFETY: `at + 16` is inside both sources: the first pixel read is inside the window, and 16
-            // bytes from there end in the padding (checked for `full` windows with all taps).
-            let [one, two] =
-                sources.map(|row| unsafe { _mm_loadu_si128(row.as_ptr().add(at).cast()) });
-            let pixels = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(one), two);
-            // SAFETY: the pair is inside the table row, which has an even length.
-            let weight = |pair: usize| unsafe {
-                weights
-                    .as_ptr()
-                    .add(pair * 2)
-                    .cast::<i32>()
-                    .read_unaligned()
-            };
-            let first = _mm256_set1_epi32(weight(pair));
-            sum = _mm256_add_epi32(
-                sum,
-                _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, first_pair), first),
-            );
-            if pair + 1 < pairs {
-                let second = _mm256_set1_epi32(weight(pair + 1));
-                sum = _mm256_add_epi32(
-                    sum,
-                    _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, second_pair), second),
-                );
-            }
-            pair += 2;
-        }
-        _mm256_sra_epi32(sum, shift)
-    };
-
     let [one, two] = targets;
     for index in (0..axis.output).step_by(4) {
         // Behind the last window the last is taken again; it lands in the padding.
-        let [a, b, c, d] = [0, 1, 2, 3].map(|next| sum_window((index + next).min(axis.output - 1)));
+        let last = axis.output - 1;
+        // SAFETY: the contract of this function is that of the windows.
+        let (a, b, c, d) = unsafe {
+            (
+                sum_window::<PAIRS>(axis, full, sources, index, shuffles),
+                sum_window::<PAIRS>(axis, full, sources, (index + 1).min(last), shuffles),
+                sum_window::<PAIRS>(axis, full, sources, (index + 2).min(last), shuffles),
+                sum_window::<PAIRS>(axis, full, sources, (index + 3).min(last), shuffles),
+            )
+        };
+        let (a, b) = (_mm256_sra_epi32(a, shift), _mm256_sra_epi32(b, shift));
+        let (c, d) = (_mm256_sra_epi32(c, shift), _mm256_sra_epi32(d, shift));
         let bytes = _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
         let bytes = _mm256_shuffle_epi8(bytes, close_up);
         // SAFETY: 16 bytes from pixel `index` end at most 16 bytes behind the row, inside the padding.
@@ -113,6 +83,77 @@ unsafe fn across_rows<const PAIRS: usize>(
                 _mm256_extracti128_si256::<1>(bytes),
             );
         }
+    }
+}
+
+/// Weighted sums of one window in all rows, four 32 bit lanes (R G B _) per row.
+///
+/// # Safety
+/// As [`across_rows`]; `index` is a window of the table.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn sum_window<const PAIRS: usize>(
+    axis: &Axis,
+    full: usize,
+    sources: [&[u8]; 2],
+    index: usize,
+    shuffles: [__m256i; 2],
+) -> __m256i {
+    let (start, count, weights) = axis.at(index);
+    let pairs = match PAIRS {
+        _ if index >= full => count.div_ceil(2),
+        0 => axis.taps / 2,
+        known => known,
+    };
+    let mut sum = _mm256_set1_epi32(1 << axis.precision >> 1);
+    let mut pair = 0;
+    while pair < pairs {
+        let at = (start + pair * 2) * 3;
+        // SAFETY: `at + 16` is inside both sources: the first pixel read is inside the window, and 16
+        // bytes from there end in the padding (checked for `full` windows with all taps).
+        let (one, two) = unsafe { (load(sources[0], at), load(sources[1], at)) };
+        let pixels = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(one), two);
+        // SAFETY: the pair is inside the table row, which has an even length.
+        let first = _mm256_set1_epi32(unsafe { weight_pair(weights, pair) });
+        sum = _mm256_add_epi32(
+            sum,
+            _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, shuffles[0]), first),
+        );
+        if pair + 1 < pairs {
+            // SAFETY: as above.
+            let second = _mm256_set1_epi32(unsafe { weight_pair(weights, pair + 1) });
+            sum = _mm256_add_epi32(
+                sum,
+                _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, shuffles[1]), second),
+            );
+        }
+        pair += 2;
+    }
+    sum
+}
+
+/// # Safety
+/// `at + 16` is inside the row.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load(row: &[u8], at: usize) -> __m128i {
+    // SAFETY: by contract.
+    unsafe { _mm_loadu_si128(row.as_ptr().add(at).cast()) }
+}
+
+/// Two neighbouring weights as one 32 bit lane.
+///
+/// # Safety
+/// `pair * 2 + 1` is inside the weights.
+#[inline]
+unsafe fn weight_pair(weights: &[i16], pair: usize) -> i32 {
+    // SAFETY: by contract.
+    unsafe {
+        weights
+            .as_ptr()
+            .add(pair * 2)
+            .cast::<i32>()
+            .read_unaligned()
     }
 }
 
@@ -150,7 +191,7 @@ unsafe fn down_steps(
     let rounding = _mm256_set1_epi32(1 << precision >> 1);
     let shift = _mm_cvtsi32_si128(precision as i32);
     for (step, out) in target.chunks_exact_mut(STEP).enumerate() {
-        let mut sums = [rounding; 4];
+        let (mut a, mut b, mut c, mut d) = (rounding, rounding, rounding, rounding);
         for (pair, rows) in offsets.chunks(2).enumerate() {
             let (first, second) = (rows[0] + step * STEP, rows[rows.len() - 1] + step * STEP);
             // SAFETY: 32 bytes from there are inside each row, the pair is inside the weights (for an odd
@@ -159,29 +200,32 @@ unsafe fn down_steps(
                 (
                     _mm256_loadu_si256(source.as_ptr().add(first).cast()),
                     _mm256_loadu_si256(source.as_ptr().add(second).cast()),
-                    weights
-                        .as_ptr()
-                        .add(pair * 2)
-                        .cast::<i32>()
-                        .read_unaligned(),
+                    _mm256_set1_epi32(weight_pair(weights, pair)),
                 )
             };
-            let weight = _mm256_set1_epi32(weight);
             let (low, high) = (
                 _mm256_unpacklo_epi8(above, below),
                 _mm256_unpackhi_epi8(above, below),
             );
-            let products = [
+            a = _mm256_add_epi32(
+                a,
                 _mm256_madd_epi16(_mm256_unpacklo_epi8(low, zero), weight),
+            );
+            b = _mm256_add_epi32(
+                b,
                 _mm256_madd_epi16(_mm256_unpackhi_epi8(low, zero), weight),
+            );
+            c = _mm256_add_epi32(
+                c,
                 _mm256_madd_epi16(_mm256_unpacklo_epi8(high, zero), weight),
+            );
+            d = _mm256_add_epi32(
+                d,
                 _mm256_madd_epi16(_mm256_unpackhi_epi8(high, zero), weight),
-            ];
-            for (sum, product) in sums.iter_mut().zip(products) {
-                *sum = _mm256_add_epi32(*sum, product);
-            }
+            );
         }
-        let [a, b, c, d] = sums.map(|sum| _mm256_sra_epi32(sum, shift));
+        let (a, b) = (_mm256_sra_epi32(a, shift), _mm256_sra_epi32(b, shift));
+        let (c, d) = (_mm256_sra_epi32(c, shift), _mm256_sra_epi32(d, shift));
         let bytes = _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
         // SAFETY: the chunk has 32 bytes.
         unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), bytes) };
