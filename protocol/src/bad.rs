@@ -63,6 +63,8 @@ bad_classes! {
     Excluded = 11, "excluded", "the line is excluded by the pipeline; remove it from exclude to use it";
     /// The chat template refused the record.
     TemplateError = 12, "template_error", "see the template's message for what it does not accept";
+    /// The text cannot be turned into tokens.
+    TokenizerError = 13, "tokenizer_error", "see the message for the text that cannot be tokenized";
     /// No object under this key, confirmed by a second look.
     ImageMissing = 20, "image_missing", "upload the object or mend the reference";
     /// An object of zero bytes.

@@ -1,0 +1,318 @@
+//! Takes a position, gives its sample: record, fetch, size, then fill.
+//!
+//! ```text
+//!  position ─► order ─► record ─► references ─► fetch ─► headers: every length known ─► reserve ─► fill
+//!                 ▲        │           │          │             │                                    │
+//!                 └─ next candidate ◄──┴──────────┴──── permanent fault: counted, listed ◄───────────┘
+//! ```
+//!
+//! Permanent faults are part of the function: the next candidate stands in, or the stub, or the range
+//! fails, as the stream says. Transient faults never are: what is asked for is asked for again until it
+//! comes or nobody wants it any more.
+
+/// Bad records met so far, counted and listed.
+pub mod bad_log;
+/// Takes a record's pictures, gives their bytes.
+mod fetch;
+/// Takes a record, gives its text and what pictures it names.
+mod read;
+/// Takes pictures and text, gives grids and tokens: every length of the sample.
+mod size;
+/// Takes sizes, gives the finished sample in the arena.
+mod fill;
+/// Where the time goes, stage by stage.
+pub mod stages;
+
+use std::sync::Arc;
+
+use feedmill_arena::{Arena, Budget, Urgency};
+use feedmill_protocol::bad::{BadClass, RowStatus};
+use feedmill_protocol::http::{Problem, problem_kind};
+use feedmill_protocol::pipeline::spec::{BadSamplePolicy, TooLongPolicy};
+use feedmill_source::Stores;
+
+use crate::cpu_pool::{CpuPool, Lost};
+use crate::engine::sample::Sample;
+use crate::engine::{Maker, SampleKey};
+use crate::order::RecordId;
+use crate::stream::Stream;
+
+use bad_log::BadLog;
+use stages::Stages;
+
+pub use read::ReadSample;
+pub use size::SizedSample;
+
+/// So many candidates are tried after the assigned record (preprocessing rules §8).
+pub const MAX_CANDIDATES: u32 = 32;
+
+/// A permanent fault of one record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Its class.
+    pub class: BadClass,
+    /// The 1-based physical line of the record.
+    pub line: u64,
+    /// The object, when one is at fault.
+    pub key: Option<String>,
+    /// What is wrong, in words.
+    pub detail: String,
+}
+
+/// Why a sample cannot be had.
+#[derive(Clone, Debug)]
+pub enum MakeError {
+    /// The stream's policy says that this record fails the range.
+    Refused {
+        /// The data set.
+        dataset: String,
+        /// What is wrong with the record.
+        fault: Fault,
+    },
+    /// Neither the record nor any candidate can be used.
+    NoSubstitute {
+        /// The data set of the assigned record.
+        dataset: String,
+        /// What is wrong with the assigned record.
+        fault: Fault,
+    },
+    /// Storage refuses access, or the data changed under us: no retry mends it.
+    Source {
+        /// What happened.
+        detail: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// One sample is larger than this worker can hold.
+    TooLarge {
+        /// What is too small for it.
+        detail: String,
+    },
+    /// A fault of ours.
+    Internal(String),
+}
+
+impl From<Lost> for MakeError {
+    fn from(lost: Lost) -> Self {
+        MakeError::Internal(lost.to_string())
+    }
+}
+
+impl MakeError {
+    /// The answer's document.
+    #[must_use]
+    pub fn problem(&self, position: u64) -> Problem {
+        let problem = |kind: &str, status: u16, title: &str, detail: String| Problem {
+            kind: kind.into(),
+            status,
+            title: title.into(),
+            detail: format!("position {position}: {detail}"),
+            remedy: None,
+            dataset: None,
+            line: None,
+            key: None,
+        };
+        match self {
+            MakeError::Refused { dataset, fault } | MakeError::NoSubstitute { dataset, fault } => {
+                let title = match self {
+                    MakeError::Refused { .. } => "a record cannot be used and the stream does not replace it",
+                    _ => "a record cannot be used, nor can any of 32 candidates in its place",
+                };
+                Problem {
+                    remedy: Some(fault.class.remedy().into()),
+                    dataset: Some(dataset.clone()),
+                    line: Some(fault.line),
+                    key: fault.key.clone(),
+                    ..problem(problem_kind::BAD_SAMPLE, 422, title, fault.detail.clone())
+                }
+            }
+            MakeError::Source { detail, remedy } => Problem {
+                remedy: Some((*remedy).into()),
+                ..problem(problem_kind::STORAGE_DENIED, 502, "the source cannot be read", detail.clone())
+            },
+            MakeError::TooLarge { detail } => {
+                problem(problem_kind::TOO_LARGE, 413, "a sample is too large for this worker", detail.clone())
+            }
+            MakeError::Internal(detail) => {
+                problem(problem_kind::INTERNAL, 500, "the worker failed", detail.clone())
+            }
+        }
+    }
+}
+
+/// How one attempt at one record ended without a sample.
+enum Attempt {
+    Bad(Fault),
+    Failed(MakeError),
+}
+
+impl From<MakeError> for Attempt {
+    fn from(error: MakeError) -> Self {
+        Attempt::Failed(error)
+    }
+}
+
+impl From<Lost> for Attempt {
+    fn from(lost: Lost) -> Self {
+        Attempt::Failed(lost.into())
+    }
+}
+
+/// Everything that making samples needs.
+pub struct SampleMaker {
+    /// The streams.
+    pub streams: Vec<Arc<Stream>>,
+    /// Objects.
+    pub stores: Stores,
+    /// Threads for CPU work.
+    pub pool: Arc<CpuPool>,
+    /// Shared memory for finished samples.
+    pub arena: Arc<Arena>,
+    /// Fetched bytes.
+    pub fetch: Arc<Budget>,
+    /// Memory of decoding.
+    pub decode: Arc<Budget>,
+    /// Bad records met.
+    pub bad: Arc<BadLog>,
+    /// Time by stage.
+    pub stages: Arc<Stages>,
+    /// What is asked for before a picture's size is known.
+    pub guess: fetch::SizeGuess,
+}
+
+impl Maker for SampleMaker {
+    type Error = MakeError;
+
+    async fn make(&self, key: SampleKey, urgency: &Urgency) -> Result<Sample, MakeError> {
+        let stream = self
+            .streams
+            .get(key.stream)
+            .ok_or_else(|| MakeError::Internal("no such stream".into()))?;
+        let epoch = stream.order.epoch(key.position);
+        let assigned = stream.order.assigned(key.position);
+        let mut first: Option<(RecordId, Fault)> = None;
+        for k in 0..=MAX_CANDIDATES {
+            let index = if k == 0 { assigned } else { stream.order.substitute(key.position, k) };
+            let id = stream.order.record(epoch, index);
+            let fault = match self.attempt(stream, id, urgency).await {
+                Ok(mut sample) => {
+                    sample.meta.sample_index = assigned as i64;
+                    if let Some((_, fault)) = &first {
+                        sample.meta.status = RowStatus::Substituted(fault.class);
+                    }
+                    return Ok(sample);
+                }
+                Err(Attempt::Failed(error)) => return Err(error),
+                Err(Attempt::Bad(fault)) => fault,
+            };
+            self.bad.met(key.stream, id, &stream.datasets[id.dataset].name, &fault);
+            let fails = stream.bad_samples == BadSamplePolicy::Fail
+                || (fault.class == BadClass::TooLong
+                    && stream.processor.too_long == TooLongPolicy::Fail);
+            let dataset = || stream.datasets[id.dataset].name.clone();
+            if fails {
+                return Err(MakeError::Refused { dataset: dataset(), fault });
+            }
+            if stream.bad_samples == BadSamplePolicy::ZeroLoss {
+                let status = RowStatus::ZeroLoss(fault.class);
+                return Ok(stub(stream, assigned as i64, status));
+            }
+            first.get_or_insert((id, fault));
+        }
+        match first {
+            Some((id, fault)) => {
+                let dataset = stream.datasets[id.dataset].name.clone();
+                Err(MakeError::NoSubstitute { dataset, fault })
+            }
+            None => Err(MakeError::Internal("no candidate was tried".into())),
+        }
+    }
+}
+
+/// The fixed row without loss.
+#[must_use]
+pub fn stub(stream: &Stream, sample_index: i64, status: RowStatus) -> Sample {
+    let patch_bytes = patch_bytes(stream);
+    Sample::stub(stream.processor.text.stub_token(), patch_bytes, sample_index, status)
+}
+
+/// Bytes of one patch: 3 * p * p.
+#[must_use]
+pub fn patch_bytes(stream: &Stream) -> usize {
+    let patch = stream.processor.geometry.patch as usize;
+    3 * patch * patch
+}
+
+impl SampleMaker {
+    async fn attempt(
+        &self,
+        stream: &Arc<Stream>,
+        id: RecordId,
+        urgency: &Urgency,
+    ) -> Result<Sample, Attempt> {
+        let (sized, permits) = self.sized(stream, id, urgency).await?;
+        let sample = self.fill(stream, sized, urgency).await?;
+        drop(permits);
+        Ok(sample)
+    }
+
+    /// Everything up to the sizes: record, pictures' bytes, grids and tokens.
+    async fn sized(
+        &self,
+        stream: &Arc<Stream>,
+        id: RecordId,
+        urgency: &Urgency,
+    ) -> Result<(SizedSample, Vec<feedmill_arena::Permit>), Attempt> {
+        let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
+        let read = self.pool.run(urgency, move |_| stages.record.time(|| read::read(&of, id))).await??;
+        let fetched = self.fetch(stream, &read, urgency).await?;
+        let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
+        let sized = self
+            .pool
+            .run(urgency, move |_| stages.size.time(|| size::size(&of, read, fetched.pictures)))
+            .await??;
+        Ok((sized, fetched.permits))
+    }
+
+    /// What stands at a position as a person wants to see it: the candidates tried and the one used.
+    ///
+    /// # Errors
+    /// As for the sample itself.
+    pub async fn explain(&self, stream_index: usize, position: u64) -> Result<Explained, MakeError> {
+        let stream = self
+            .streams
+            .get(stream_index)
+            .ok_or_else(|| MakeError::Internal("no such stream".into()))?;
+        let urgency = Urgency::new(0);
+        let epoch = stream.order.epoch(position);
+        let assigned = stream.order.assigned(position);
+        let mut rejected = Vec::new();
+        for k in 0..=MAX_CANDIDATES {
+            let index = if k == 0 { assigned } else { stream.order.substitute(position, k) };
+            let id = stream.order.record(epoch, index);
+            match self.sized(stream, id, &urgency).await {
+                Ok((sample, _permits)) => {
+                    return Ok(Explained { epoch, assigned, rejected, used: Some((id, sample)) });
+                }
+                Err(Attempt::Failed(error)) => return Err(error),
+                Err(Attempt::Bad(fault)) => rejected.push((id, fault)),
+            }
+            if stream.bad_samples != BadSamplePolicy::Substitute {
+                break;
+            }
+        }
+        Ok(Explained { epoch, assigned, rejected, used: None })
+    }
+}
+
+/// A position, explained.
+pub struct Explained {
+    /// Its epoch.
+    pub epoch: u64,
+    /// Epoch-space index that the order assigned.
+    pub assigned: u64,
+    /// Records that could not be used, in the order tried.
+    pub rejected: Vec<(RecordId, Fault)>,
+    /// The record that stands there; none when the row is a stub or fails.
+    pub used: Option<(RecordId, SizedSample)>,
+}

@@ -1,0 +1,112 @@
+//! Takes a record, gives its text and what pictures it names.
+
+use feedmill_protocol::bad::BadClass;
+use feedmill_source::{ObjectUri, RecordReadError, resolve_reference};
+use feedmill_text::fault::FaultClass;
+use feedmill_text::processor::Prepared;
+use feedmill_text::record::{Conversation, ImageReference, parse_record};
+
+use super::{Attempt, Fault, MakeError};
+use crate::order::RecordId;
+use crate::stream::Stream;
+
+/// Where a picture's bytes come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PictureSource {
+    Object(ObjectUri),
+    Inline(bytes::Bytes),
+}
+
+/// A record whose text is known.
+#[derive(Debug)]
+pub struct ReadSample {
+    /// Which record.
+    pub id: RecordId,
+    /// Its 1-based physical line.
+    pub line: u64,
+    /// What it says.
+    pub conversation: Conversation,
+    pub(super) prepared: Prepared,
+    /// Each different picture once: what a sample names twice is fetched and decoded once.
+    pub(super) sources: Vec<PictureSource>,
+    /// For each picture of the record, its index in `sources`.
+    pub(super) uses: Vec<usize>,
+}
+
+pub(super) fn read(stream: &Stream, id: RecordId) -> Result<ReadSample, Attempt> {
+    let dataset = stream
+        .datasets
+        .get(id.dataset)
+        .ok_or_else(|| MakeError::Internal("no such data set".into()))?;
+    let record = dataset.manifest.record(id.record).map_err(|error| match error {
+        RecordReadError::TooLong { line, .. } => {
+            Attempt::Bad(Fault { class: BadClass::LineTooLong, line, key: None, detail: error.to_string() })
+        }
+        _ => Attempt::Failed(MakeError::Source {
+            detail: with_causes(&error),
+            remedy: "restore the manifest, or give the new one another name and start again",
+        }),
+    })?;
+    let line = record.line;
+    let bad = |class, detail| Attempt::Bad(Fault { class, line, key: None, detail });
+    if dataset.exclude.contains(&line) {
+        return Err(bad(BadClass::Excluded, "the line is in the data set's exclude list".into()));
+    }
+    let conversation = parse_record(&record.bytes, dataset.shape)
+        .map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
+    let prepared = stream
+        .processor
+        .text
+        .prepare(&conversation)
+        .map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
+    let mut sources: Vec<PictureSource> = Vec::new();
+    let mut uses = Vec::with_capacity(conversation.images.len());
+    for reference in &conversation.images {
+        let source = match reference {
+            ImageReference::Path(path) => PictureSource::Object(
+                resolve_reference(&dataset.image_base, &[], path)
+                    .map_err(|error| bad(BadClass::BadReference, with_causes(&error)))?,
+            ),
+            ImageReference::Inline(bytes) => {
+                PictureSource::Inline(bytes::Bytes::copy_from_slice(bytes))
+            }
+        };
+        let index = sources.iter().position(|known| *known == source).unwrap_or_else(|| {
+            sources.push(source);
+            sources.len() - 1
+        });
+        uses.push(index);
+    }
+    Ok(ReadSample { id, line, conversation, prepared, sources, uses })
+}
+
+/// The protocol's class for a fault of the text.
+fn bad_class(class: FaultClass) -> BadClass {
+    match class {
+        FaultClass::MalformedJson => BadClass::MalformedRecord,
+        FaultClass::WrongShape => BadClass::WrongShape,
+        FaultClass::UnknownRole => BadClass::UnknownRole,
+        FaultClass::PlaceholderMismatch => BadClass::PlaceholderMismatch,
+        FaultClass::UnsupportedModality => BadClass::UnsupportedModality,
+        FaultClass::UnsupportedField => BadClass::UnsupportedField,
+        FaultClass::BadReference => BadClass::BadReference,
+        FaultClass::NoSupervision => BadClass::NothingSupervised,
+        FaultClass::Template => BadClass::TemplateError,
+        FaultClass::Tokenizer => BadClass::TokenizerError,
+    }
+}
+
+/// An error with everything behind it, in one line.
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // Transparent wrappers repeat what they wrap.
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}

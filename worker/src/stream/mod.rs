@@ -1,0 +1,140 @@
+//! Takes a checked pipeline, gives its streams: manifests indexed, processor loaded, plan known.
+//!
+//! Everything that decides bytes is read here, before the first sample is made; what is read is hashed
+//! into the plan.
+
+/// One data set: manifest, image base, shape, excluded lines.
+mod dataset;
+/// The facts of a stream's plan.
+mod facts;
+/// The model's processor: numbers for pictures, template and tokenizer for text.
+mod processor;
+
+use std::sync::Arc;
+
+use feedmill_protocol::pipeline::spec::{BadSamplePolicy, LimitsSpec, Purpose};
+use feedmill_protocol::pipeline::validated::{ValidatedPipeline, ValidatedStream};
+use feedmill_protocol::plan::{Plan, PlanDigest};
+use feedmill_source::{ManifestSettings, Progress, Stores};
+
+use crate::order::{Order, OrderError, Share};
+
+pub use dataset::{Dataset, DatasetError};
+pub use processor::{Processor, ProcessorError};
+
+/// A stream, ready to be read.
+pub struct Stream {
+    /// Its name in paths.
+    pub name: String,
+    /// What it is read for.
+    pub purpose: Purpose,
+    /// What stands where a record cannot be used.
+    pub bad_samples: BadSamplePolicy,
+    /// Its data sets.
+    pub datasets: Vec<Dataset>,
+    /// Which record stands where.
+    pub order: Order,
+    /// The model's processor, shared by all streams.
+    pub processor: Arc<Processor>,
+    /// What makes a record bad.
+    pub limits: LimitsSpec,
+    /// Everything that decides its bytes.
+    pub plan: Plan,
+    /// The digest over the plan.
+    pub digest: PlanDigest,
+}
+
+/// Why streams cannot be read. All of these need a person.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// The processor's files.
+    #[error("processor {uri}")]
+    Processor {
+        /// Where they are.
+        uri: String,
+        /// What is wrong.
+        #[source]
+        source: ProcessorError,
+    },
+    /// A data set.
+    #[error("stream {stream}, data set {dataset}")]
+    Dataset {
+        /// The stream.
+        stream: String,
+        /// The data set.
+        dataset: String,
+        /// What is wrong.
+        #[source]
+        source: DatasetError,
+    },
+    /// The order.
+    #[error("stream {stream}")]
+    Order {
+        /// The stream.
+        stream: String,
+        /// What is wrong.
+        #[source]
+        source: OrderError,
+    },
+}
+
+/// Reads everything that the streams need. `progress` is told the data set's name and how far it is.
+///
+/// # Errors
+/// See [`StreamError`].
+pub async fn open(
+    pipeline: &ValidatedPipeline,
+    stores: &Stores,
+    manifests: &ManifestSettings,
+    progress: impl Fn(&str, Progress) + Clone + Send + 'static,
+) -> Result<Vec<Stream>, StreamError> {
+    let uri = &pipeline.processor.uri;
+    let processor = Processor::open(&pipeline.processor, stores)
+        .await
+        .map_err(|source| StreamError::Processor { uri: uri.clone(), source })?;
+    let processor = Arc::new(processor);
+    let mut streams = Vec::new();
+    for stream in &pipeline.streams {
+        let mut datasets = Vec::new();
+        for spec in &stream.datasets {
+            let (name, progress) = (spec.name.clone(), progress.clone());
+            let dataset =
+                Dataset::open(spec, stores, manifests, move |done| progress(&name, done)).await;
+            datasets.push(dataset.map_err(|source| StreamError::Dataset {
+                stream: stream.name.clone(),
+                dataset: spec.name.clone(),
+                source,
+            })?);
+        }
+        streams.push(assemble(stream, datasets, Arc::clone(&processor), &pipeline.limits)?);
+    }
+    Ok(streams)
+}
+
+fn assemble(
+    stream: &ValidatedStream,
+    datasets: Vec<Dataset>,
+    processor: Arc<Processor>,
+    limits: &LimitsSpec,
+) -> Result<Stream, StreamError> {
+    let order_error = |source| StreamError::Order { stream: stream.name.clone(), source };
+    let shares = datasets
+        .iter()
+        .map(|dataset| Share::new(dataset.manifest.len(), dataset.percent))
+        .collect::<Option<Vec<_>>>()
+        .ok_or(order_error(OrderError::TooLarge))?;
+    let order = Order::new(stream.seed, stream.shuffle, shares).map_err(order_error)?;
+    let plan = facts::plan(stream, &datasets, &processor, limits);
+    let digest = plan.digest();
+    Ok(Stream {
+        name: stream.name.clone(),
+        purpose: stream.purpose,
+        bad_samples: stream.bad_samples,
+        datasets,
+        order,
+        processor,
+        limits: limits.clone(),
+        plan,
+        digest,
+    })
+}
