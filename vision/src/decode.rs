@@ -60,7 +60,7 @@ pub(crate) fn decode_padded<'s>(
     let rgb = &mut padded[..length - PADDING];
     let (raw, on_white) = (&mut scratch.raw, policy.alpha_on_white);
     match header.format {
-        Format::Jpeg => jpeg::decode(bytes, outline, &mut scratch.decompressor, raw, rgb)?,
+        Format::Jpeg => jpeg::decode(bytes, outline, raw, rgb)?,
         Format::Png => contained(|| png::decode(bytes, outline, on_white, rgb))?,
         Format::Gif => contained(|| gif::decode(bytes, outline, on_white, raw, rgb))?,
         Format::WebP => contained(|| webp::decode(bytes, outline, on_white, raw, rgb))?,

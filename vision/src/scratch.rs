@@ -18,7 +18,6 @@ pub struct Scratch {
     /// The picture after turning.
     pub(crate) oriented: Vec<u8>,
     pub(crate) rows: RowBuffers,
-    pub(crate) decompressor: Option<turbojpeg::Decompressor>,
     keep_bytes: usize,
 }
 
@@ -49,7 +48,6 @@ impl Scratch {
             raw: Vec::new(),
             oriented: Vec::new(),
             rows: RowBuffers::default(),
-            decompressor: None,
             keep_bytes,
         }
     }

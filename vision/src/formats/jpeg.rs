@@ -41,33 +41,33 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     })
 }
 
+/// A decompressor for one picture only, which costs microseconds. A used one keeps the quantisation and
+/// Huffman tables of the last picture and lends them to one that has none, and after an error in a header it
+/// fails for every picture that follows (libjpeg-turbo 3.1.0).
+fn fresh() -> Result<Decompressor, turbojpeg::Error> {
+    let mut decompressor = Decompressor::new()?;
+    decompressor.set_scan_limit(MAX_SCANS)?;
+    Ok(decompressor)
+}
+
 /// Decodes into `rgb`, which holds exactly `width * height * 3` bytes.
 pub(crate) fn decode(
     bytes: &[u8],
     outline: &Outline,
-    decompressor: &mut Option<Decompressor>,
     raw: &mut Vec<u8>,
     rgb: &mut [u8],
 ) -> Result<(), ImageError> {
-    let decompressor = match decompressor {
-        Some(ready) => ready,
-        empty => {
-            let mut fresh = Decompressor::new().map_err(damaged)?;
-            fresh.set_scan_limit(MAX_SCANS).map_err(damaged)?;
-            empty.insert(fresh)
-        }
-    };
     let markers = jpeg_markers::read(bytes)?;
     if (markers.width, markers.height) != (outline.width, outline.height) {
         return Err(ImageError::corrupt(
             "JPEG has another size than its header was read with",
         ));
     }
-    match attempt(bytes, &markers, decompressor, raw, rgb) {
+    match attempt(bytes, &markers, raw, rgb) {
         Err(turbojpeg::Error::TurboJpegError(warning)) if is_about_header(&warning) => {
             let tidied =
                 jpeg_markers::tidy(bytes, &markers).ok_or_else(|| ImageError::corrupt(warning))?;
-            accept(attempt(&tidied, &markers, decompressor, raw, rgb))
+            accept(attempt(&tidied, &markers, raw, rgb))
         }
         result => accept(result),
     }
@@ -76,11 +76,11 @@ pub(crate) fn decode(
 fn attempt(
     bytes: &[u8],
     markers: &Markers,
-    decompressor: &mut Decompressor,
     raw: &mut Vec<u8>,
     rgb: &mut [u8],
 ) -> Result<(), turbojpeg::Error> {
     let (width, height) = (markers.width as usize, markers.height as usize);
+    let mut decompressor = fresh()?;
     if markers.components.len() == 4 {
         let pixels = room(raw, width * height * 4);
         let image = Image {
