@@ -162,3 +162,120 @@ fn problem(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Problem {
         key: None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feedmill_protocol::plan::Plan;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
+        pairs.collect()
+    }
+
+    #[test]
+    fn heads_are_taken_or_named() {
+        let plan = Plan::new().digest();
+        let digest = plan.to_string();
+        let head = |kind: &str, plan: &str, length: &str| {
+            let headers = headers(&[
+                ("content-type", kind),
+                ("feedmill-plan", plan),
+                ("content-length", length),
+            ]);
+            batch_head(&headers, Plan::new().digest().into(), 1000).map_err(|f| f.to_string())
+        };
+        let good = Ok(Head { length: 1000, plan });
+        assert_eq!(head(CONTENT_SAFETENSORS, &digest, "1000"), good);
+        assert_eq!(
+            head("application/vnd.safetensors; v=1", &digest, "1000"),
+            good
+        );
+        let other = format!("sha256:{}", "0".repeat(64));
+        let cases = [
+            ("text/html", &*digest, "10", "content-type"),
+            ("", &digest, "10", "content-type"),
+            (CONTENT_SAFETENSORS, "sha256:1", "10", "feedmill-plan"),
+            (CONTENT_SAFETENSORS, &other, "10", "plan is sha256:0000"),
+            (CONTENT_SAFETENSORS, &digest, "", "content-length"),
+            (CONTENT_SAFETENSORS, &digest, "+5", "content-length"),
+            (CONTENT_SAFETENSORS, &digest, "-5", "content-length"),
+            (
+                CONTENT_SAFETENSORS,
+                &digest,
+                "99999999999999999999",
+                "content-length",
+            ),
+            (CONTENT_SAFETENSORS, &digest, "1001", "over the bound"),
+        ];
+        for (kind, plan, length, part) in cases {
+            let error = head(kind, plan, length).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(batch_head(&HeaderMap::new(), None, 1000).is_err());
+    }
+
+    #[test]
+    fn a_pause_is_honoured_within_bounds() {
+        let bound = Duration::from_secs(10);
+        for (value, seconds) in [("3", 3), ("0", 0), ("86400", 10), ("soon", 1), ("-1", 1)] {
+            let headers = headers(&[("retry-after", value)]);
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            let fault = refusal(status, &headers, b"", None, bound);
+            let Fault::NotNow { retry_after, .. } = fault else {
+                panic!("{fault}")
+            };
+            assert_eq!(retry_after.as_secs(), seconds, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_status_without_a_problem_document_still_says_what_came() {
+        let html = headers(&[("content-type", "text/html")]);
+        let json = headers(&[("content-type", CONTENT_PROBLEM)]);
+        for (headers, body) in [(&html, "<b>proxy</b>"), (&json, "{\"not\": \"a problem\"}")] {
+            let status = StatusCode::BAD_GATEWAY;
+            let bound = Duration::ZERO;
+            let fault = refusal(status, headers, body.as_bytes(), None, bound);
+            let text = fault.to_string();
+            assert!(text.contains("502") && text.contains(body), "{text}");
+        }
+    }
+
+    /// A 409 of another kind, or one to a request that named no plan, is no disagreement on plans.
+    #[test]
+    fn only_a_named_plan_can_be_disagreed_with() {
+        let plan = Plan::new().digest();
+        let document = |kind: &str| {
+            let problem =
+                serde_json::json!({"type": kind, "status": 409, "title": "", "detail": ""});
+            problem.to_string().into_bytes()
+        };
+        let headers = headers(&[("content-type", CONTENT_PROBLEM)]);
+        let fault = |kind: &str, asked_with| {
+            let status = StatusCode::CONFLICT;
+            refusal(
+                status,
+                &headers,
+                &document(kind),
+                asked_with,
+                Duration::ZERO,
+            )
+        };
+        let kind = problem_kind::OTHER_PLAN;
+        assert!(matches!(
+            fault(kind, Some(plan)),
+            Fault::OtherPlan { theirs: None }
+        ));
+        assert!(matches!(
+            fault(kind, None),
+            Fault::Status { status: 409, .. }
+        ));
+        assert!(matches!(
+            fault("x", Some(plan)),
+            Fault::Status { status: 409, .. }
+        ));
+    }
+}

@@ -80,3 +80,61 @@ pub(crate) fn choose(range: Range, standings: &[Standing], now: Instant) -> Choi
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn range(number: u64) -> Range {
+        Range::new(number * 4, number * 4 + 4).unwrap()
+    }
+
+    #[test]
+    fn the_first_choice_is_left_only_while_it_cannot_be_asked() {
+        use Standing::{Disagrees, Down, Ready, Resting, Tried};
+        let now = crate::chance::now();
+        let later = now + Duration::from_secs(1);
+        let latest = now + Duration::from_secs(2);
+        for number in 0..50 {
+            let all = [Ready; 3];
+            let Choice::Ask(first) = choose(range(number), &all, now) else {
+                panic!("all are ready")
+            };
+            for standing in [Tried, Resting(later), Down, Disagrees] {
+                let mut standings = all;
+                standings[first] = standing;
+                let choice = choose(range(number), &standings, now);
+                assert!(
+                    matches!(choice, Choice::Ask(other) if other != first),
+                    "{choice:?}"
+                );
+            }
+            let mut rested = all;
+            rested[first] = Resting(now);
+            assert_eq!(choose(range(number), &rested, now), Choice::Ask(first));
+        }
+        let cases = [
+            (vec![], Choice::Wait(None)),
+            (vec![Down, Down], Choice::Wait(None)),
+            (vec![Tried, Tried], Choice::Wait(None)),
+            (vec![Tried, Resting(later)], Choice::Wait(None)),
+            (
+                vec![Resting(latest), Resting(later), Disagrees],
+                Choice::Wait(Some(later)),
+            ),
+            (
+                vec![Disagrees, Disagrees],
+                Choice::NoneAgrees { all_live: true },
+            ),
+            (
+                vec![Disagrees, Down],
+                Choice::NoneAgrees { all_live: false },
+            ),
+            (vec![Disagrees, Down, Tried], Choice::Wait(None)),
+        ];
+        for (standings, expected) in cases {
+            assert_eq!(choose(range(7), &standings, now), expected, "{standings:?}");
+        }
+    }
+}

@@ -247,7 +247,7 @@ impl Fleet {
                     let asked = Asked {
                         fleet: &self.inner,
                         request,
-                        need: request.need.saturating_sub(now - begin),
+                        needed_at: begin + request.need,
                         deaths,
                     };
                     let (connection, fault) = match asked.of(member).await {
@@ -359,7 +359,7 @@ impl Round {
 struct Asked<'a> {
     fleet: &'a Inner,
     request: &'a BatchRequest,
-    need: Duration,
+    needed_at: Instant,
     deaths: u32,
 }
 
@@ -368,10 +368,7 @@ impl Asked<'_> {
     async fn of(&self, member: &Member) -> Result<Batch, (Option<u64>, Fault)> {
         let begin = chance::now();
         let (settings, range) = (&self.fleet.settings, self.request.range);
-        let _place = match member.places.acquire().await {
-            Ok(place) => place,
-            Err(_) => return Err((None, Fault::Closed)),
-        };
+        let _place = member.line.place(self.needed_at).await;
         let expected = self.request.plan.get();
         match member.standing(&self.request.stream, expected) {
             // What happened while this request stood in line.
@@ -388,8 +385,9 @@ impl Asked<'_> {
         let mut message = member
             .request(Method::GET, &path, Bytes::new())
             .map_err(on)?;
+        let need = self.needed_at.saturating_duration_since(queued);
         let headers = message.headers_mut();
-        headers.insert(HEADER_NEED, (self.need.as_millis() as u64).into());
+        headers.insert(HEADER_NEED, (need.as_millis() as u64).into());
         let asker = format!("{}/{}", settings.run, self.request.rank);
         if let Ok(asker) = HeaderValue::try_from(asker) {
             headers.insert(HEADER_RUN, asker);

@@ -25,6 +25,8 @@ mod choice;
 mod control;
 /// The workers of a stream, and one range fetched from whichever of them can.
 mod fleet;
+/// Places on a connection, by urgency.
+mod line;
 /// One HTTP/2 connection to a worker, opened when needed.
 mod link;
 /// One worker: its connections, and whether it is well.

@@ -8,13 +8,14 @@ use feedmill_protocol::http::PATH_LIVE;
 use feedmill_protocol::plan::PlanDigest;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::Full;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::chance;
 use crate::choice::Standing;
 use crate::error::lock;
 use crate::fault::Fault;
+use crate::line::Line;
 use crate::link::{self, Link};
 use crate::settings::{Endpoint, FleetSettings, Timeouts};
 
@@ -28,8 +29,8 @@ pub(crate) struct Member {
     pub(crate) bulk: Link,
     /// Small requests, which must not wait behind batches.
     control: Link,
-    /// One per request that may be outstanding on the bulk connection.
-    pub(crate) places: Semaphore,
+    /// Places for requests that may be outstanding on the bulk connection.
+    pub(crate) line: Arc<Line>,
     timeouts: Timeouts,
     health: Mutex<Health>,
     /// Streams and plans that this worker has refused, with its own plan.
@@ -129,7 +130,7 @@ impl Member {
         Self {
             bulk: Link::new(endpoint.clone(), timeouts.clone()),
             control: Link::new(endpoint.clone(), timeouts.clone()),
-            places: Semaphore::new(settings.streams_per_connection),
+            line: Line::new(settings.streams_per_connection),
             health: Mutex::default(),
             refused_plans: Mutex::default(),
             endpoint,
@@ -309,5 +310,49 @@ impl Member {
             .uri(format!("{}{path}", self.endpoint))
             .body(Full::new(body))
             .map_err(|error| Fault::Head(format!("request cannot be written: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_is_down_is_probed_once_at_a_time_and_ever_more_seldom() {
+        let timeouts = Timeouts::default();
+        let mut health = Health::default();
+        let mut now = chance::now();
+        assert!(!health.begin_probe(now));
+        assert!(health.down(now, &timeouts, 1.0));
+        assert!(!health.down(now, &timeouts, 1.0), "known already");
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let HealthState::Down { probe_at, .. } = health.state else {
+                panic!("{health:?}")
+            };
+            pauses.push((probe_at - now).as_millis());
+            assert!(!health.begin_probe(now));
+            now = probe_at;
+            assert!(health.begin_probe(now));
+            assert!(!health.begin_probe(now), "one is under way");
+            health.probe_later(now, &timeouts, 1.0);
+        }
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
+        health.rest(now);
+        assert_eq!(health.standing(), Standing::Down);
+        health.revived();
+        assert_eq!(health.standing(), Standing::Ready);
+    }
+
+    #[test]
+    fn the_longer_pause_counts() {
+        let mut health = Health::default();
+        let now = chance::now();
+        let (soon, late) = (now + Duration::from_secs(1), now + Duration::from_secs(5));
+        health.rest(late);
+        health.rest(soon);
+        assert_eq!(health.standing(), Standing::Resting(late));
+        health.revived();
+        assert_eq!(health.standing(), Standing::Resting(late));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use feedmill_protocol::plan::PlanDigest;
-use feedmill_protocol::position::Range;
+use feedmill_protocol::position::{Range, RangeError};
 use feedmill_protocol::ranks::{Rank, RankLayout};
 use feedmill_protocol::report::RankReport;
 use tokio::task::JoinHandle;
@@ -116,7 +116,11 @@ impl Puller {
     /// range is ever passed over.
     pub async fn next(&mut self) -> Result<Option<Batch>, ClientError> {
         self.meter.tally(|tally| tally.asked(chance::now()));
-        self.fill()?;
+        self.fill();
+        if self.window.is_empty() && self.next < self.count {
+            // The end of all positions.
+            self.range_at(self.next)?;
+        }
         let Some(first) = self.window.front_mut() else {
             self.meter
                 .tally(|tally| tally.answered(chance::now(), false));
@@ -145,7 +149,7 @@ impl Puller {
                 self.meter
                     .tally(|tally| tally.answered(chance::now(), true));
                 // The place that this batch has left.
-                self.fill()?;
+                self.fill();
                 Ok(Some(batch))
             }
             Err(error) => {
@@ -181,22 +185,23 @@ impl Puller {
         self.meter.report()
     }
 
-    fn fill(&mut self) -> Result<(), ClientError> {
+    /// Asks for as much as the window holds and there is.
+    fn fill(&mut self) {
         while self.window.len() < self.settings.window && self.next < self.count {
-            let PullerSettings {
-                layout, consumed, ..
-            } = self.settings;
-            let range = match layout.micro_batch_at(consumed, self.rank, self.next) {
-                Ok(range) => range,
-                // The end of all positions is an error only for who stands before it.
-                Err(_) if !self.window.is_empty() => return Ok(()),
-                Err(error) => return Err(error.into()),
+            let Ok(range) = self.range_at(self.next) else {
+                return;
             };
             let outstanding = self.ask(range, self.window.len());
             self.window.push_back(outstanding);
             self.next += 1;
         }
-        Ok(())
+    }
+
+    fn range_at(&self, number: u64) -> Result<Range, RangeError> {
+        let PullerSettings {
+            layout, consumed, ..
+        } = self.settings;
+        layout.micro_batch_at(consumed, self.rank, number)
     }
 
     /// Asks for a range that stands `ahead` places behind the next one.

@@ -204,7 +204,7 @@ mod tests {
             ("http://:80", Err("host")),
             ("http://a:70000", Err("port")),
             ("http://a:", Err("port")),
-            ("http://a:x", Err("host")),
+            ("http://a:x", Err("port")),
             ("http://a/b", Err("path")),
             ("http://u@a", Err("path or a user")),
         ];

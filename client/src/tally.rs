@@ -249,3 +249,106 @@ impl Meter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feedmill_protocol::plan::PlanDigest;
+
+    /// Two micro batches a step, 8 positions each step.
+    fn tally() -> Tally {
+        Tally::new(RankLayout::new(8, 2, 2).unwrap(), 80, 6)
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_step_counts_when_its_last_batch_has_been_used() {
+        let mut tally = tally();
+        let mut now = chance::now();
+        let begin = now;
+        let mut consumed = Vec::new();
+        for _ in 0..5 {
+            tally.asked(now);
+            now += SECOND;
+            tally.arrived();
+            tally.answered(now, true);
+            consumed.push(tally.stats(now).consumed);
+            now += 3 * SECOND;
+        }
+        // The fourth batch is handed out, yet the second step is not done before the fifth is asked for.
+        assert_eq!(consumed, [80, 80, 88, 88, 96]);
+        let stats = tally.stats(now);
+        assert_eq!((stats.steps, stats.batches), (2, 5));
+        assert_eq!((stats.waited, stats.stepped), (5 * SECOND, 16 * SECOND));
+        assert_eq!(stats.pace, 3 * SECOND);
+        tally.asked(now);
+        tally.answered(now, false);
+        assert_eq!(tally.stats(now).consumed, 96, "half a step is none");
+        assert_eq!(now - begin, 20 * SECOND);
+    }
+
+    #[test]
+    fn needs_count_from_when_the_next_batch_will_be_wanted() {
+        let mut tally = tally();
+        let now = chance::now();
+        assert_eq!(tally.need(0, now), Duration::ZERO);
+        tally.asked(now);
+        assert_eq!(tally.need(0, now), Duration::ZERO);
+        assert_eq!(tally.need(2, now), 2 * FIRST_PACE);
+        tally.answered(now, true);
+        tally.asked(now + 4 * SECOND);
+        tally.answered(now + 4 * SECOND, true);
+        // A second into a batch that takes four.
+        let now = now + 5 * SECOND;
+        assert_eq!(tally.need(0, now), 3 * SECOND);
+        assert_eq!(tally.need(2, now), 11 * SECOND);
+        // Longer than ever before: the next is due now.
+        assert_eq!(tally.need(1, now + 60 * SECOND), 4 * SECOND);
+        tally.asked(now);
+        assert_eq!(tally.need(0, now), Duration::ZERO);
+    }
+
+    #[test]
+    fn reports_say_what_is_new_and_that_it_starves() {
+        let reporter = Reporter {
+            run: "run".into(),
+            stream: "train".into(),
+            plan: ExpectedPlan::any(),
+            rank: 1,
+            size: 2,
+        };
+        let meter = Meter::new(reporter, tally());
+        let begin = chance::now();
+        let at = |millis: u64| begin + Duration::from_millis(millis);
+        meter.tally(|tally| tally.asked(at(0)));
+        let first = meter.report_at(at(2000));
+        assert_eq!(
+            (first.waiting_ms, first.wait_ms, first.step_ms),
+            (2000, 2000, 0)
+        );
+        assert!(first.check().is_ok(), "also before the plan is known");
+        let second = meter.report_at(at(4000));
+        assert_eq!(
+            (second.waiting_ms, second.wait_ms, second.step_ms),
+            (4000, 2000, 0)
+        );
+        // A dropped call that is made again is the same waiting.
+        meter.tally(|tally| tally.asked(at(4100)));
+        meter.tally(Tally::arrived);
+        meter.tally(|tally| tally.answered(at(4500), true));
+        meter.tally(|tally| tally.asked(at(5000)));
+        meter.tally(|tally| tally.answered(at(5000), true));
+        meter.tally(|tally| tally.asked(at(6000)));
+        meter.tally(|tally| tally.answered(at(6000), true));
+        let third = meter.report_at(at(6500));
+        assert_eq!(
+            (third.waiting_ms, third.wait_ms, third.step_ms),
+            (0, 500, 6000)
+        );
+        assert_eq!((third.consumed, third.sequence, third.target), (88, 3, 6));
+        let fourth = meter.report_at(at(8500));
+        assert_eq!((fourth.wait_ms, fourth.step_ms, fourth.sequence), (0, 0, 4));
+        assert_eq!(first.plan.parse::<PlanDigest>().ok(), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! Plans, status and reports over the control connections.
+
+mod support;
+
+use feedmill_client::{ClientError, Puller, PullerSettings};
+use feedmill_protocol::ranks::RankLayout;
+use support::{Act, STREAM, Worker, fleet, plan};
+
+#[tokio::test]
+async fn a_plan_is_asked_for_until_a_worker_is_ready() {
+    let starting = Worker::start_with(plan(), None, 3, |_| Act::Batch).await;
+    let mut gone = Worker::start(|_| Act::Batch).await;
+    gone.kill();
+    let fleet = fleet(&[&starting, &gone]);
+    let found = fleet.plan(STREAM).await.unwrap();
+    assert_eq!(
+        (found.plan, found.samples_per_epoch),
+        (plan().digest(), 1000)
+    );
+    assert_eq!(found.facts, plan());
+    assert_eq!(found.worker, starting.endpoint());
+    let error = fleet.plan("eval").await.unwrap_err();
+    assert!(
+        matches!(error, ClientError::UnknownStream { .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("it has: train"), "{error}");
+}
+
+#[tokio::test]
+async fn a_plan_that_nobody_gives_is_an_error_with_its_history() {
+    let mut gone = Worker::start(|_| Act::Batch).await;
+    gone.kill();
+    let mut settings = support::settings(&[&gone]);
+    settings.timeouts.total = std::time::Duration::from_millis(100);
+    let fleet = feedmill_client::Fleet::new(settings).unwrap();
+    let error = fleet.plan(STREAM).await.unwrap_err();
+    assert!(matches!(error, ClientError::NoAnswer { .. }), "{error}");
+    assert!(
+        error.to_string().contains(&gone.endpoint().to_string()),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn every_worker_is_asked_for_its_status() {
+    let well = Worker::start(|_| Act::Batch).await;
+    let frozen = Worker::start(|_| Act::Batch).await;
+    frozen.freeze();
+    let answers = fleet(&[&well, &frozen]).status().await;
+    assert_eq!(answers.len(), 2);
+    for (endpoint, status) in answers {
+        match status {
+            Ok(status) => {
+                assert_eq!(endpoint, well.endpoint());
+                assert_eq!(status.streams[STREAM].plan, plan().digest().to_string());
+            }
+            Err(error) => {
+                assert_eq!(endpoint, frozen.endpoint());
+                assert!(matches!(error, ClientError::Control { .. }), "{error}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn ranks_report_to_one_home_and_to_the_next_when_it_is_away() {
+    let mut workers = [
+        Worker::start(|_| Act::Batch).await,
+        Worker::start(|_| Act::Batch).await,
+        Worker::start(|_| Act::Batch).await,
+    ];
+    // Two handles as two processes would have them.
+    let fleets = [fleet(&workers.each_ref()), fleet(&workers.each_ref())];
+    let mut pullers = Vec::new();
+    for (rank, fleet) in (0u64..).zip(&fleets) {
+        let settings = PullerSettings {
+            stream: STREAM.into(),
+            layout: RankLayout::new(8, 2, 4).unwrap(),
+            rank,
+            consumed: 16,
+            stop: None,
+            window: 2,
+            plan: Some(plan().digest()),
+        };
+        let mut puller = Puller::new(fleet.clone(), settings).unwrap();
+        puller.next().await.unwrap();
+        fleet.report(&puller.report()).await.unwrap();
+        pullers.push(puller);
+    }
+    let homes: Vec<usize> = (0..3)
+        .filter(|i| workers[*i].log(|log| !log.reports.is_empty()))
+        .collect();
+    assert_eq!(homes.len(), 1);
+    let home = homes[0];
+    workers[home].log(|log| {
+        let ranks: Vec<_> = log
+            .reports
+            .iter()
+            .map(|report| (report.rank, report.size))
+            .collect();
+        assert_eq!(ranks, [(0, 2), (1, 2)]);
+        let first = &log.reports[0];
+        assert_eq!((first.sequence, first.consumed, first.target), (1, 16, 2));
+        assert_eq!(first.plan, plan().digest().to_string());
+    });
+    workers[home].kill();
+    for (puller, fleet) in pullers.iter_mut().zip(&fleets) {
+        fleet.report(&puller.report()).await.unwrap();
+    }
+    let others: Vec<usize> = (0..3)
+        .filter(|i| *i != home && workers[*i].log(|log| log.reports.len() == 2))
+        .collect();
+    assert_eq!(others.len(), 1);
+}
