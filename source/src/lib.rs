@@ -10,17 +10,41 @@
 //!
 //! No TLS provider is installed for the process: the S3 client is given ring explicitly.
 
-mod classify;
-mod credentials;
-mod error;
-mod file;
-mod manifest;
-mod s3;
-mod settings;
-mod stats;
-mod stores;
-mod throttle;
+/// References and addresses → objects, or a refusal.
 mod uri;
+
+/// What a person can choose.
+mod settings;
+
+/// The loop of attempts: `get`, `head`, `probe`.
+mod stores;
+
+/// Places for requests in flight.
+mod throttle;
+
+/// Keys from a folder of files.
+mod credentials;
+
+/// One attempt on S3.
+mod s3;
+
+/// One attempt on a local file.
+mod file;
+
+/// An error of the S3 client → what it means.
+mod classify;
+
+/// How long to wait before the next attempt.
+mod backoff;
+
+/// Missing or unusable, denied, or for now.
+mod error;
+
+/// Counters to export.
+mod stats;
+
+/// A file of records → record by number.
+mod manifest;
 
 pub use error::{FetchError, PermanentKind, SetupError, TransientKind};
 pub use manifest::{

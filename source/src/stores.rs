@@ -15,6 +15,7 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 
+use crate::backoff;
 use crate::classify::remedy;
 use crate::error::{AttemptError, FetchError, PermanentKind, SetupError, TransientKind};
 use crate::file;
@@ -380,21 +381,12 @@ impl Stores {
         }
     }
 
-    /// Full jitter: anything from zero to the doubled base, so that clients which failed together do not come back together.
     fn pause(&self, failures: u32) -> Duration {
-        let settings = &self.inner.settings;
-        let doubled = settings.retry_base.saturating_mul(
-            1_u32
-                .checked_shl(failures.saturating_sub(1))
-                .unwrap_or(u32::MAX),
-        );
-        let share = self
-            .inner
-            .jitter
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .f64();
-        doubled.min(settings.retry_cap).mul_f64(share)
+        let Inner {
+            settings, jitter, ..
+        } = &*self.inner;
+        let share = jitter.lock().unwrap_or_else(PoisonError::into_inner).f64();
+        backoff::pause(settings.retry_base, settings.retry_cap, failures, share)
     }
 
     fn hides_missing(&self, uri: &ObjectUri) -> bool {

@@ -6,12 +6,16 @@ use feedmill_source::{
 
 /// Highest anonymous-plus-mapped memory of this process so far, in bytes.
 fn peak() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmHWM:"))
-        .unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+        .expect("VmHWM");
+    line.trim()
+        .trim_end_matches(" kB")
+        .parse::<u64>()
+        .expect("a number")
+        * 1024
 }
 
 /// 256 MiB without a newline: neither indexing it nor asking for it may take memory of that order.

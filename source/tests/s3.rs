@@ -1,4 +1,5 @@
 //! `Stores` against a real S3 server, through a proxy that breaks answers: what comes back, and how many requests it took.
+#![allow(clippy::unwrap_used, reason = "a failed set-up is a failed test")]
 
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;

@@ -15,7 +15,7 @@ pub enum ManifestError {
         uri: ObjectUri,
         /// Why.
         #[source]
-        source: FetchError,
+        source: Box<FetchError>,
     },
     /// The local file or the cache folder failed.
     #[error("cannot read or copy the manifest {uri}")]
@@ -88,6 +88,17 @@ pub enum ManifestError {
         /// Which manifest.
         uri: ObjectUri,
     },
+}
+
+impl ManifestError {
+    /// What the store said, when it gave no bytes. A transient error means to open again later.
+    #[must_use]
+    pub fn fetch_error(&self) -> Option<&FetchError> {
+        match self {
+            Self::Fetch { source, .. } => Some(source),
+            _ => None,
+        }
+    }
 }
 
 /// Why a record cannot be had. Only [`RecordReadError::TooLong`] is the record's own fault.

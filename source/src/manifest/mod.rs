@@ -13,16 +13,39 @@
 //! and, unless the file can be read where it lies, writes the decompressed bytes to an unlinked file of the cache folder. Records are
 //! read by `pread`, never mapped: a file that somebody truncates is an error here, not a SIGBUS.
 
-mod array;
-mod digest;
-mod disk;
-mod error;
-mod framing;
-mod index;
-mod input;
-mod lines;
+/// The one pass over all bytes.
 mod open;
+
+/// An object in pieces, in order.
+mod download;
+
+/// Compression by the first bytes; decompressed bytes.
+mod input;
+
+/// Room in the cache folder.
+mod disk;
+
+/// The digest of all bytes.
+mod digest;
+
+/// Lines or an array.
+mod framing;
+
+/// JSON lines → spans.
+mod lines;
+
+/// One JSON array → spans.
+mod array;
+
+/// Spans → the place before any record.
+mod index;
+
+/// A record by number.
 mod read;
+
+/// What can be wrong.
+mod error;
+
 #[cfg(test)]
 mod tests;
 

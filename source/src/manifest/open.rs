@@ -8,23 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 
-use futures_util::{StreamExt as _, stream};
-use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::mpsc::channel;
 
 use super::digest::{BLOCK_BYTES, TreeDigest};
+use super::download::download;
 use super::framing::{Broken, Scanner, detect, foreign};
 use super::index::Index;
-use super::input::{Abandoned, Piece, PieceReader, SourceFailed, decompress, fill, sniff};
+use super::input::{Abandoned, PieceReader, SourceFailed, decompress, fill, sniff};
 use super::{Compression, Framing, Manifest, ManifestError, ManifestSettings, Progress, Stamp};
 use crate::error::{AttemptError, FetchError, PermanentKind};
-use crate::stores::{ObjectVersion, Stores};
+use crate::stores::Stores;
 use crate::uri::ObjectUri;
-
-/// A manifest in S3 comes in pieces of this size, each with its own deadline and retries, so a broken connection costs one piece.
-const PIECE_BYTES: u64 = 8 << 20;
-
-/// Pieces asked for at once: one connection to S3 gives 50 to 100 MB/s.
-const PIECES_AHEAD: usize = 4;
 
 /// Blocks that may wait to be hashed.
 const BLOCKS_AHEAD: usize = 3;
@@ -60,7 +54,7 @@ impl Manifest {
             ObjectUri::S3 { .. } => {
                 let fetch = |source| ManifestError::Fetch {
                     uri: uri.clone(),
-                    source,
+                    source: Box::new(source),
                 };
                 let version = stores.head(uri).await.map_err(fetch)?;
                 pass.input_total = version.size;
@@ -92,23 +86,6 @@ async fn on_thread<T: Send + 'static>(
             source: io::Error::other(error),
         })
     })
-}
-
-/// Sends the object piece by piece, in order, until the end, a failure, or nobody listens.
-async fn download(stores: &Stores, uri: &ObjectUri, version: ObjectVersion, sender: Sender<Piece>) {
-    let starts = (0..version.size.div_ceil(PIECE_BYTES)).map(|piece| piece * PIECE_BYTES);
-    let mut pieces = stream::iter(starts)
-        .map(|start| stores.get_range(uri, start..version.size.min(start + PIECE_BYTES), &version))
-        .buffered(PIECES_AHEAD);
-    while let Some(piece) = pieces.next().await {
-        let failed = piece.is_err();
-        let piece = piece.map_or_else(Piece::Failed, Piece::Bytes);
-        if sender.send(piece).await.is_err() || failed {
-            return;
-        }
-    }
-    // A listener that has failed is gone already; nothing is lost then.
-    let _ = sender.send(Piece::End).await;
 }
 
 /// All that the pass over one manifest needs.
@@ -364,7 +341,10 @@ impl Pass {
                 kind: PermanentKind::Changed,
                 ..
             }) => ManifestError::Changed { uri },
-            Ok(source) => ManifestError::Fetch { uri, source },
+            Ok(source) => ManifestError::Fetch {
+                uri,
+                source: Box::new(source),
+            },
             Err(source)
                 if source
                     .get_ref()
@@ -402,6 +382,9 @@ impl Pass {
             AttemptError::InvalidKey => permanent(PermanentKind::InvalidKey),
             AttemptError::Changed => permanent(PermanentKind::Changed),
         };
-        ManifestError::Fetch { uri, source }
+        ManifestError::Fetch {
+            uri,
+            source: Box::new(source),
+        }
     }
 }

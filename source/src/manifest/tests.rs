@@ -13,6 +13,9 @@ use crate::error::{FetchError, PermanentKind};
 use crate::settings::{FetchSettings, S3Settings};
 use crate::stores::Stores;
 
+/// Records by physical line and text.
+type Listed = &'static [(u64, &'static str)];
+
 /// A folder with one manifest in it, and room for copies.
 struct Setup {
     folder: TempDir,
@@ -148,7 +151,7 @@ fn a_golden_array_holds_the_records_of_its_lines() {
 
 #[test]
 fn lines_are_split_at_newlines_alone_and_blank_ones_are_no_records() {
-    let cases: [(&[u8], &[(u64, &str)]); 12] = [
+    let cases: [(&[u8], Listed); 12] = [
         (b"", &[]),
         (b"\n", &[]),
         (b" \t\r\n\n\r\n", &[]),
@@ -177,7 +180,7 @@ fn lines_are_split_at_newlines_alone_and_blank_ones_are_no_records() {
 
 #[test]
 fn elements_of_arrays_are_records() {
-    let cases: [(&str, &[(u64, &str)]); 9] = [
+    let cases: [(&str, Listed); 9] = [
         ("[]", &[]),
         (" \n[\n]\n \n", &[]),
         (r#"[{"a":1}]"#, &[(1, r#"{"a":1}"#)]),
@@ -486,11 +489,11 @@ fn a_file_replaced_after_opening_is_still_the_old_one() {
 fn what_is_not_there_or_no_file_is_refused() {
     let setup = Setup::new(b"");
     let kind = |path: &Path| match open(path, &setup.settings, |_| {}) {
-        Err(ManifestError::Fetch {
-            source: FetchError::Permanent { kind, .. },
-            ..
-        }) => kind,
-        other => panic!("{other:?}"),
+        Err(error) => match error.fetch_error() {
+            Some(FetchError::Permanent { kind, .. }) => *kind,
+            _ => panic!("{error:?}"),
+        },
+        Ok(manifest) => panic!("{manifest:?}"),
     };
     assert_eq!(
         kind(&setup.folder.path().join("nothing")),
