@@ -200,11 +200,6 @@ impl Arena {
         urgency.listen(&self.me);
     }
 
-    /// Bytes of the whole pages that `len` bytes occupy.
-    pub(crate) fn whole_pages(&self, len: usize) -> usize {
-        len.next_multiple_of(self.page)
-    }
-
     /// Reads or changes the ledger where the change cannot let anybody waiting proceed.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&mut Ledger) -> R) -> R {
         look(&mut self.ledger.lock().unwrap_or_else(PoisonError::into_inner))
@@ -271,14 +266,21 @@ impl Future for Reserve {
             }));
         };
         let (id, waker) = (*id, context.waker().clone());
-        let offset = match self
+        let (offset, fresh) = match self
             .arena
             .look(|ledger| ledger.progress(id, urgency, waker))
         {
             Progress::Waiting(_) => return Poll::Pending,
-            Progress::Granted(extent) => self.arena.in_bytes(extent).0,
+            Progress::Granted(extent, growth) => {
+                let start = extent.start + extent.pages - growth;
+                let fresh = Extent {
+                    start,
+                    pages: growth,
+                };
+                (self.arena.in_bytes(extent).0, self.arena.in_bytes(fresh))
+            }
             // The reservation says so when it is begun.
-            Progress::Revoked => 0,
+            Progress::Revoked => (0, (0, 0)),
             Progress::Failed(errno) => {
                 self.ticket = None;
                 return Poll::Ready(Err(ArenaError::Punch {
@@ -293,7 +295,7 @@ impl Future for Reserve {
             offset,
             len: self.len,
         };
-        Poll::Ready(Ok(Reservation::new(held)))
+        Poll::Ready(Ok(Reservation::new(held, fresh)))
     }
 }
 

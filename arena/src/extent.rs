@@ -4,7 +4,7 @@
 //! Address space costs nothing, resident pages do. So the space is cut into one zone per size
 //! class, each with as many slots as regions of that class can ever be resident together: whatever
 //! was taken and given before, a request that fits in the capacity finds a slot, and external
-//! fragmentation cannot exist. The price is addresses: about 80 times a capacity of 4 GiB, of the
+//! fragmentation cannot exist. The price is addresses: about 70 times a capacity of 4 GiB, of the
 //! 128 TiB that a process has.
 //!
 //! A slot's pages stay resident after use, and the next request of its class takes the slot whose
@@ -32,8 +32,8 @@ pub(crate) struct Plan {
     /// Pages to return to the system first.
     pub(crate) punches: Vec<Extent>,
     class: usize,
-    /// Pages that become resident with this extent.
-    growth: u64,
+    /// Pages that become resident with this extent: its last ones.
+    pub(crate) growth: u64,
 }
 
 /// The allocator. Always `used <= committed <= capacity`, all in pages.

@@ -48,6 +48,8 @@ pub(crate) struct Ledger {
 
 struct Record {
     extent: Extent,
+    /// Pages at the extent's end that were not resident when it was handed out.
+    growth: u64,
     urgency: Urgency,
     phase: Phase,
     /// The reservation, writer or region still exists; without it the record lives by its leases.
@@ -74,8 +76,8 @@ struct Victim {
 pub(crate) enum Progress {
     /// Not granted; the replaced waker is dropped outside the lock.
     Waiting(#[expect(dead_code, reason = "only carried out of the lock")] Option<Waker>),
-    /// Granted, at this extent.
-    Granted(Extent),
+    /// Granted, at this extent; its last pages, this many, are not resident yet.
+    Granted(Extent, u64),
     /// Granted, and already revoked.
     Revoked,
     /// Returning pages failed.
@@ -112,7 +114,7 @@ impl Ledger {
     /// Where a reservation stands; leaves the waker when it still waits.
     pub(crate) fn progress(&mut self, id: u64, urgency: &Urgency, waker: Waker) -> Progress {
         if let Some(record) = self.regions.get(&id) {
-            return Progress::Granted(record.extent);
+            return Progress::Granted(record.extent, record.growth);
         }
         if let Some(waiter) = self.waiting.get_mut(id, urgency) {
             return Progress::Waiting(waiter.waker.replace(waker));
@@ -166,6 +168,7 @@ impl Ledger {
                         id,
                         Record {
                             extent: plan.extent,
+                            growth: plan.growth,
                             urgency,
                             phase: Phase::Empty,
                             owned: true,

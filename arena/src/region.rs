@@ -39,11 +39,13 @@ pub struct Revoked;
 #[must_use = "dropping a reservation gives its place back"]
 pub struct Reservation {
     held: Held,
+    /// Offset and length of what is not resident yet.
+    fresh: (usize, usize),
 }
 
 impl Reservation {
-    pub(crate) fn new(held: Held) -> Self {
-        Self { held }
+    pub(crate) fn new(held: Held, fresh: (usize, usize)) -> Self {
+        Self { held, fresh }
     }
 
     /// Bytes reserved.
@@ -80,7 +82,10 @@ impl Reservation {
     /// # Errors
     /// The reservation was taken back.
     pub fn begin_fill(self) -> Result<RegionWriter, Revoked> {
-        let held = self.held;
+        let Self {
+            held,
+            fresh: (offset, len),
+        } = self;
         let (begun, watcher) = held.arena.look(|ledger| ledger.begin(held.id));
         if let Some(watcher) = watcher {
             watcher.wake();
@@ -88,9 +93,7 @@ impl Reservation {
         if !begun {
             return Err(Revoked);
         }
-        held.arena
-            .memory
-            .populate(held.offset, held.arena.whole_pages(held.len));
+        held.arena.memory.populate(offset, len);
         Ok(RegionWriter { held })
     }
 }

@@ -139,7 +139,7 @@ fn what_can_never_be_granted_is_an_error_at_once() {
         .unwrap_err();
     assert!(matches!(error, ArenaError::TooLarge { .. }), "{error}");
     assert_eq!(arena.stats().waiting, 0);
-    for bytes in [0, 4095, 1 << 49, u64::MAX] {
+    for bytes in [0, 4095, 1 << 46, 1 << 49, u64::MAX] {
         assert!(
             Arena::create(ArenaSettings { bytes }).is_err(),
             "{bytes} bytes"
