@@ -27,6 +27,14 @@ fn damaged(error: TiffError) -> ImageError {
     }
 }
 
+/// A file at its first page.
+struct Opened<'a> {
+    decoder: Decoder<Cursor<&'a [u8]>>,
+    page: Page,
+    /// Width, height in pixels.
+    size: (u32, u32),
+}
+
 /// How the samples of a page lie in the decoder's output.
 struct Page {
     color: ColorType,
@@ -35,7 +43,7 @@ struct Page {
     extra: u16,
 }
 
-fn open(bytes: &[u8]) -> Result<(Decoder<Cursor<&[u8]>>, Page, (u32, u32)), ImageError> {
+fn open(bytes: &[u8]) -> Result<Opened<'_>, ImageError> {
     let mut decoder = Decoder::new(Cursor::new(bytes)).map_err(damaged)?;
     let size = decoder.dimensions().map_err(damaged)?;
     let color = decoder.colortype().map_err(damaged)?;
@@ -54,19 +62,23 @@ fn open(bytes: &[u8]) -> Result<(Decoder<Cursor<&[u8]>>, Page, (u32, u32)), Imag
             detected: "TIFF with signed or floating-point samples",
         });
     }
-    Ok((
+    Ok(Opened {
         decoder,
-        Page {
+        page: Page {
             color,
             layout,
             extra,
         },
         size,
-    ))
+    })
 }
 
 pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
-    let (mut decoder, page, (width, height)) = open(bytes)?;
+    let Opened {
+        mut decoder,
+        page,
+        size: (width, height),
+    } = open(bytes)?;
     let orientation = decoder.find_tag(Tag::Orientation).ok().flatten();
     let orientation = orientation
         .and_then(|value| value.into_u16().ok())
@@ -96,7 +108,11 @@ pub(crate) fn decode(
     raw: &mut Vec<u8>,
     rgb: &mut [u8],
 ) -> Result<(), ImageError> {
-    let (decoder, page, size) = open(bytes)?;
+    let Opened {
+        decoder,
+        page,
+        size,
+    } = open(bytes)?;
     if size != (outline.width, outline.height) {
         return Err(ImageError::corrupt(
             "TIFF has another size than its header was read with",
