@@ -85,7 +85,7 @@ impl Fleet {
             }
             round = round.saturating_add(1);
             let again = chance::now() + timeouts.backoff(round, chance::jitter());
-            if again >= begin + timeouts.total {
+            if again - begin >= timeouts.total {
                 return Err(ClientError::NoAnswer {
                     path: PATH_PLAN,
                     waited: timeouts.total,

@@ -23,6 +23,9 @@ use crate::link;
 use crate::member::Member;
 use crate::settings::{Endpoint, FleetSettings};
 
+/// A need is not told longer than this: no worker plans further ahead, and sums of times stay sums.
+const LONGEST_NEED: Duration = Duration::from_secs(24 * 3600);
+
 /// A handle to the workers, shared by whoever pulls in this process. Cheap to clone. Connections are
 /// opened when first needed, on the runtime of whoever needs them; any tokio runtime with I/O and time
 /// will do, also one of a single thread.
@@ -183,15 +186,15 @@ impl Fleet {
         mut pursuit: F,
     ) -> Result<F::Output, ClientError> {
         let timeouts = &self.inner.settings.timeouts;
-        let begin = chance::now();
+        let need = need.min(LONGEST_NEED);
         let warning = timeouts.warning.min(timeouts.total);
-        if let Ok(output) = tokio::time::timeout_at(begin + need + warning, &mut pursuit).await {
+        if let Ok(output) = tokio::time::timeout(need.saturating_add(warning), &mut pursuit).await {
             return Ok(output);
         }
         if warning < timeouts.total {
             tracing::warn!(stream, %range, waited = ?warning, history = %history.snapshot(), "still waiting for a batch");
-            let end = begin + need + timeouts.total;
-            if let Ok(output) = tokio::time::timeout_at(end, &mut pursuit).await {
+            let rest = timeouts.total - warning;
+            if let Ok(output) = tokio::time::timeout(rest, &mut pursuit).await {
                 return Ok(output);
             }
         }
@@ -247,7 +250,7 @@ impl Fleet {
                     let asked = Asked {
                         fleet: &self.inner,
                         request,
-                        needed_at: begin + request.need,
+                        needed_at: begin + request.need.min(LONGEST_NEED),
                         deaths,
                     };
                     let (connection, fault) = match asked.of(member).await {
@@ -324,8 +327,10 @@ impl Fleet {
             Verdict::AskAnother => member.failed(now),
             Verdict::Rest(pause) => member.asked_for_pause(now, pause),
             Verdict::Exclude => {
-                if let (Some(expected), Fault::OtherPlan { theirs }) = (request.plan.get(), fault) {
-                    member.refuses_plan(&request.stream, expected, theirs);
+                if let (Some(expected), Some(connection), Fault::OtherPlan { theirs }) =
+                    (request.plan.get(), connection, fault)
+                {
+                    member.refuses_plan(connection, &request.stream, expected, theirs);
                 }
             }
         }
@@ -372,7 +377,7 @@ impl Asked<'_> {
         let expected = self.request.plan.get();
         match member.standing(&self.request.stream, expected) {
             // What happened while this request stood in line.
-            Standing::Down => return Err((None, Fault::Connect("found to be down".into()))),
+            Standing::Down => return Err((None, Fault::Closed)),
             Standing::Disagrees => return Err((None, Fault::OtherPlan { theirs: None })),
             _ => {}
         }

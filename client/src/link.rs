@@ -111,6 +111,12 @@ impl Link {
         is_current
     }
 
+    /// True while this connection is the current one and not known to have ended.
+    pub(crate) fn is_open(&self, number: u64) -> bool {
+        self.current()
+            .is_some_and(|session| session.number == number)
+    }
+
     fn current(&self) -> Option<Session> {
         let state = lock(&self.state);
         let session = state.session.as_ref()?;

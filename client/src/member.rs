@@ -38,6 +38,8 @@ pub(crate) struct Member {
 }
 
 struct RefusedPlan {
+    /// The refusal holds while this connection does: whoever listens there afterwards is asked anew.
+    connection: u64,
     stream: String,
     expected: PlanDigest,
     theirs: Option<PlanDigest>,
@@ -156,7 +158,9 @@ impl Member {
         stream: &str,
         expected: PlanDigest,
     ) -> Option<Option<PlanDigest>> {
-        lock(&self.refused_plans)
+        let mut refused = lock(&self.refused_plans);
+        refused.retain(|refused| self.bulk.is_open(refused.connection));
+        refused
             .iter()
             .find(|refused| refused.stream == stream && refused.expected == expected)
             .map(|refused| refused.theirs)
@@ -193,10 +197,10 @@ impl Member {
         }
     }
 
-    /// It reads by another plan. Remembered until its connection is opened again after it was down: a
-    /// worker that comes back may have been given the right one.
+    /// It reads by another plan, as it said on this connection.
     pub(crate) fn refuses_plan(
         &self,
+        connection: u64,
         stream: &str,
         expected: PlanDigest,
         theirs: Option<PlanDigest>,
@@ -211,6 +215,7 @@ impl Member {
         let has = theirs.map_or("another one".to_owned(), |plan| plan.to_string());
         tracing::warn!(worker = %self.endpoint, stream, %expected, has, "worker has another plan and is left out");
         refused.push(RefusedPlan {
+            connection,
             stream: stream.to_owned(),
             expected,
             theirs,
@@ -227,7 +232,6 @@ impl Member {
         tokio::spawn(async move {
             match member.probe().await {
                 Ok(()) => {
-                    lock(&member.refused_plans).clear();
                     lock(&member.health).revived();
                     tracing::info!(worker = %member.endpoint, "worker answers again");
                     changed.notify_waiters();

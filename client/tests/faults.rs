@@ -266,6 +266,35 @@ async fn a_worker_with_another_plan_is_left_out() {
     }
 }
 
+/// Nobody asks a worker that is left out, so its restart must be noticed without a request.
+#[tokio::test]
+async fn a_worker_that_comes_back_with_the_right_plan_is_asked_again() {
+    let mut other = Worker::start(|seen| match seen.number {
+        0 => Act::OtherPlan(other_plan().digest()),
+        _ => Act::Batch,
+    })
+    .await;
+    let well = Worker::start(|_| Act::Batch).await;
+    let fleet = fleet(&[&other, &well]);
+    let endless = PullerSettings {
+        stop: None,
+        window: 1,
+        ..puller_settings(0)
+    };
+    let mut puller = Puller::new(fleet, endless).unwrap();
+    for _ in 0..20 {
+        puller.next().await.unwrap();
+    }
+    assert_eq!(other.requests(), 1, "left out after its first answer");
+    other.kill();
+    other.restart().await;
+    let reading = tokio::spawn(async move { while puller.next().await.unwrap().is_some() {} });
+    other
+        .until("a batch after the restart", |log| log.seen.len() > 1)
+        .await;
+    reading.abort();
+}
+
 #[tokio::test]
 async fn a_plan_that_no_worker_has_is_fatal_and_named() {
     let refuse = |_: &Seen| Act::OtherPlan(other_plan().digest());
