@@ -86,10 +86,10 @@ impl Extents {
             let smallest = if class == 0 {
                 1
             } else {
-                (1 << (class - 1)) + 1
+                slot_pages(class - 1) + 1
             };
             let slots = capacity / smallest;
-            let end = start + (slots * slot_pages(class));
+            let end = start + slots * slot_pages(class);
             classes.push(Class {
                 start,
                 next_new: start,
@@ -290,8 +290,8 @@ impl Class {
 }
 
 /// The slots of a class are this many binary digits larger than those of the class below. Larger
-/// steps let more sizes share their slots (2^4 keeps as many pages as 2^20 would, and a third more than 2^1), and need
-/// more addresses.
+/// steps let more sizes share their slots (2^4 keeps as many pages as 2^20 would, 2^1 a tenth less)
+/// and need more addresses.
 const STEP: u32 = 4;
 
 /// The class whose slots hold `pages`.

@@ -148,6 +148,15 @@ fn what_can_never_be_granted_is_an_error_at_once() {
 }
 
 #[test]
+fn a_large_arena_costs_nothing_until_it_is_used() {
+    let arena = Arena::create(ArenaSettings { bytes: 256 << 30 }).unwrap();
+    drop(page(&arena, &Urgency::new(0)));
+    let file = std::fs::File::from(arena.inheritable_fd().unwrap());
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap());
+    assert_eq!(blocks * 512, PAGE as u64);
+}
+
+#[test]
 fn a_region_without_bytes_is_a_region() {
     let arena = arena(2);
     let region = write(&arena, 0, &Urgency::new(0), 0);

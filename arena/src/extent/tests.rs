@@ -108,6 +108,26 @@ proptest! {
 }
 
 #[test]
+fn address_space_stays_within_what_a_process_has() {
+    const GIB: u64 = 1 << 18;
+    for (capacity, at_most) in [
+        (1, 1),
+        (GIB / 4, 65),
+        (4 * GIB, 73),
+        (64 * GIB, 89),
+        (1024 * GIB, 108),
+    ] {
+        let space = Extents::new(capacity).space();
+        assert!(
+            space <= capacity * at_most,
+            "{} times {capacity} pages",
+            space / capacity
+        );
+        assert!(space < 128 * 1024 * GIB);
+    }
+}
+
+#[test]
 fn scattered_small_extents_do_not_split_the_space() {
     let capacity = 4096;
     let mut extents = Extents::new(capacity);
