@@ -1,4 +1,4 @@
-//! Small colour rules that several formats share (the rules are in the crate's README).
+//! Small colour rules that several formats share (see [`crate::ColorPolicy`]).
 
 /// Puts one channel on white: `round((c * a + 255 * (255 - a)) / 255)`, no gamma, no premultiplying.
 #[inline]

@@ -11,7 +11,7 @@ use crate::patchify::Patcher;
 use crate::resize::Resize;
 use crate::scratch::Scratch;
 
-/// Decodes an image, resizes it to `resized` (height, width; from [`crate::smart_resize`]) and writes its
+/// Decodes an image, resizes it to `resized` (height, width; from [`crate::smart_resize()`]) and writes its
 /// patches (u8, [`Grid::rows`] × 3·patch·patch, merge-block order, one temporal slot) to `out`, which has
 /// [`Grid::patch_bytes`] bytes and is written completely.
 ///

@@ -169,3 +169,129 @@ impl Geometry {
         self.patch.saturating_mul(self.merge)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// What Qwen3-VL's file says.
+    fn qwen3() -> Value {
+        json!({
+            "size": {"longest_edge": 16_777_216, "shortest_edge": 65_536},
+            "patch_size": 16, "temporal_patch_size": 2, "merge_size": 2,
+            "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+            "processor_class": "Qwen3VLProcessor", "image_processor_type": "Qwen2VLImageProcessorFast",
+            "crop_size": null, "do_center_crop": null, "do_pad": null, "default_to_square": true,
+            "do_resize": true, "do_rescale": true, "do_normalize": true, "do_convert_rgb": true,
+            "resample": 3, "rescale_factor": 0.003_921_568_627_450_98, "data_format": "channels_first"
+        })
+    }
+
+    #[test]
+    fn files_of_the_three_model_families_are_understood() {
+        let geometry = Geometry::from_preprocessor_config(&qwen3()).unwrap();
+        assert_eq!(
+            (geometry.factor(), geometry.min_pixels, geometry.max_pixels),
+            (32, 65_536, 16_777_216)
+        );
+        // Qwen2-VL and the first Qwen2.5-VL files: no size, limits at the top.
+        let older = json!({
+            "min_pixels": 3136, "max_pixels": 12_845_056, "patch_size": 14, "temporal_patch_size": 2,
+            "merge_size": 2, "image_mean": [0.481_454_66, 0.457_827_5, 0.408_210_73],
+            "image_std": [0.268_629_54, 0.261_302_58, 0.275_777_11],
+            "image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor"
+        });
+        let geometry = Geometry::from_preprocessor_config(&older).unwrap();
+        assert_eq!(
+            (geometry.factor(), geometry.min_pixels, geometry.max_pixels),
+            (28, 3136, 12_845_056)
+        );
+        assert_eq!(geometry.mean[2], 0.408_210_73);
+        // Files saved again by later versions say both.
+        let mut both = older.clone();
+        both["size"] = json!({"shortest_edge": 3136, "longest_edge": 12_845_056});
+        assert_eq!(Geometry::from_preprocessor_config(&both), Ok(geometry));
+    }
+
+    #[test]
+    fn every_field_that_would_change_pixels_is_refused_by_name() {
+        let cases = [
+            ("image_processor_type", json!("CLIPImageProcessor")),
+            ("image_processor_type", json!(7)),
+            ("do_resize", json!(false)),
+            ("do_rescale", json!(false)),
+            ("do_normalize", json!(false)),
+            ("do_convert_rgb", json!("yes")),
+            ("do_center_crop", json!(true)),
+            ("do_pad", json!(true)),
+            ("crop_size", json!({"height": 224})),
+            ("resample", json!(2)),
+            ("rescale_factor", json!(1)),
+            ("patch_size", json!(0)),
+            ("patch_size", json!(1000)),
+            ("merge_size", json!("2")),
+            ("temporal_patch_size", json!(-1)),
+            ("image_mean", json!([0.5, 0.5])),
+            ("image_mean", json!(0.5)),
+            ("image_std", json!([0.5, 0.0, 0.5])),
+            ("min_pixels", json!(1)),
+        ];
+        for (name, value) in cases {
+            let mut config = qwen3();
+            config[name] = value.clone();
+            match Geometry::from_preprocessor_config(&config) {
+                Err(GeometryError::Unsupported { field, .. }) => assert_eq!(field, name, "{value}"),
+                other => panic!("{name} = {value}: {other:?}"),
+            }
+        }
+        for (size, field) in [
+            (
+                json!({"shortest_edge": 65_536, "longest_edge": 1}),
+                "shortest_edge",
+            ),
+            (
+                json!({"shortest_edge": 0, "longest_edge": 9}),
+                "shortest_edge",
+            ),
+            (
+                json!({"shortest_edge": 1, "longest_edge": 9e30}),
+                "longest_edge",
+            ),
+        ] {
+            let mut config = qwen3();
+            config["size"] = size;
+            let refused = Geometry::from_preprocessor_config(&config);
+            assert!(
+                matches!(refused, Err(GeometryError::Unsupported { field: f, .. }) if f == field)
+            );
+        }
+    }
+
+    #[test]
+    fn every_field_that_decides_is_required() {
+        for name in [
+            "image_processor_type",
+            "patch_size",
+            "merge_size",
+            "temporal_patch_size",
+            "image_mean",
+            "image_std",
+        ] {
+            let mut config = qwen3();
+            config[name] = Value::Null;
+            let refused = Geometry::from_preprocessor_config(&config);
+            assert_eq!(refused, Err(GeometryError::Missing { field: name }));
+        }
+        let mut config = qwen3();
+        config["size"] = Value::Null;
+        let refused = Geometry::from_preprocessor_config(&config);
+        assert_eq!(
+            refused,
+            Err(GeometryError::Missing {
+                field: "shortest_edge"
+            })
+        );
+        assert!(Geometry::from_preprocessor_config(&Value::Null).is_err());
+    }
+}

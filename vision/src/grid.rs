@@ -14,7 +14,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The grid of a resized picture (height, width in pixels), which [`crate::smart_resize`] gives.
+    /// The grid of a resized picture (height, width in pixels), which [`crate::smart_resize()`] gives.
     pub fn of(resized: (u32, u32), geometry: &Geometry) -> Self {
         let patch = geometry.patch.max(1);
         Self {

@@ -32,7 +32,7 @@ impl ImageHeader {
     }
 
     /// Size in pixels of the picture as the policy shows it, width first. This is the size that counts for
-    /// [`crate::smart_resize`].
+    /// [`crate::smart_resize()`].
     pub fn oriented_size(&self, policy: &ColorPolicy) -> (u32, u32) {
         let (width, height) = self.stored_size();
         if policy.exif_orientation && orient::swaps_axes(self.outline.orientation) {
@@ -64,7 +64,7 @@ impl ImageHeader {
 ///
 /// # Errors
 /// [`ImageError::Empty`], [`ImageError::TooManyBytes`], [`ImageError::Unsupported`],
-/// [`ImageError::Corrupt`], [`ImageError::TooLarge`]. The aspect ratio is [`crate::smart_resize`]'s business.
+/// [`ImageError::Corrupt`], [`ImageError::TooLarge`]. The aspect ratio is [`crate::smart_resize()`]'s business.
 pub fn read_header(bytes: &[u8], limits: &ImageLimits) -> Result<ImageHeader, ImageError> {
     if bytes.is_empty() {
         return Err(ImageError::Empty);

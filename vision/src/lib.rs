@@ -8,27 +8,49 @@
 //! ```
 //!
 //! The reference is transformers' Qwen2-VL image processor with torchvision's CPU uint8 kernel, on pictures
-//! decoded by the rules of [`ColorPolicy`].
+//! decoded by the rules of [`ColorPolicy`]. Stages in the order of flow:
+
+// Why an image cannot be used, and what a caller allows and chooses.
+mod error;
+mod limits;
+
+// Bytes → type, size, orientation, cost.
+mod sniff;
+
+mod header;
+
+mod exif;
+
+// Bytes → RGB.
+mod formats;
+
+mod panics;
 
 mod color;
-mod decode;
-mod error;
-mod exif;
-mod fill;
-mod formats;
-mod geometry;
-mod grid;
-mod header;
-mod kernels;
-mod limits;
-mod lut;
+
 mod orient;
-mod panics;
-mod patchify;
-mod resize;
-mod scratch;
+
+mod decode;
+
+// Size → size, tokens, values.
+mod geometry;
+
 mod smart_resize;
-mod sniff;
+
+mod grid;
+
+mod lut;
+
+// RGB → patches.
+mod kernels;
+
+mod resize;
+
+mod patchify;
+
+mod fill;
+
+mod scratch;
 
 pub use decode::{RgbImage, decode_rgb};
 pub use error::{ImageClass, ImageError};

@@ -30,3 +30,25 @@ fn bf16_bits(value: f32) -> u16 {
     let half = 0x7FFF + ((bits >> 16) & 1);
     (bits.wrapping_add(half) >> 16) as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use super::bf16_bits;
+
+    #[test]
+    fn bf16_rounds_to_nearest_and_ties_to_even() {
+        let cases = [
+            (1.0, 0x3F80),
+            (f32::from_bits(0x3F80_8000), 0x3F80),
+            (f32::from_bits(0x3F81_8000), 0x3F82),
+            (f32::from_bits(0x3F80_8001), 0x3F81),
+            (f32::from_bits(0xBF80_FFFF), 0xBF81),
+            (f32::MAX, 0x7F80),
+            (f32::NEG_INFINITY, 0xFF80),
+        ];
+        for (value, bits) in cases {
+            assert_eq!(bf16_bits(value), bits, "{value}");
+        }
+        assert_eq!(bf16_bits(f32::NAN) & 0x7FC0, 0x7FC0);
+    }
+}

@@ -1,10 +1,12 @@
 //! Equality with the real processor: every golden picture and setting, 0 differing values.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::path::PathBuf;
 
 use feedmill_vision::{
-    ColorPolicy, Geometry, Grid, ImageLimits, Scratch, decode_rgb, fill_patches, normalisation_lut,
-    normalisation_lut_bf16, patches_to_rgb, read_header, smart_resize,
+    ColorPolicy, Geometry, Grid, ImageError, ImageLimits, Scratch, decode_rgb, fill_patches,
+    normalisation_lut, normalisation_lut_bf16, patches_to_rgb, read_header, smart_resize,
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -40,12 +42,15 @@ fn u64s(value: &Value) -> Vec<u64> {
         .collect()
 }
 
+/// Grid, resized height and width, patches.
+type Outcome = (Grid, (u32, u32), Vec<u8>);
+
 /// Outcome of one image under one geometry: ok, or the class of the error.
 fn outcome(
     bytes: &[u8],
     geometry: &Geometry,
     scratch: &mut Scratch,
-) -> Result<(Grid, (u32, u32), Vec<u8>), feedmill_vision::ImageError> {
+) -> Result<Outcome, ImageError> {
     let policy = ColorPolicy::default();
     let header = read_header(bytes, &ImageLimits::default())?;
     let (width, height) = header.oriented_size(&policy);

@@ -1,6 +1,8 @@
 //! Hostile and damaged files: an error or the right pixels, never a panic that gets out, never a partly
 //! decoded picture.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::path::{Path, PathBuf};
 
 use feedmill_vision::{

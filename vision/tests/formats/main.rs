@@ -1,5 +1,7 @@
 //! Colour and layout rules that the golden files do not reach, on small files written here.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 mod bmp;
 mod gif;
 mod jpeg;
