@@ -3,7 +3,7 @@
 //! A conversation is rendered whole and tokenized once ([`TextProcessor::prepare`]); image placeholders are widened on ids
 //! afterwards ([`Prepared::expand`]), so that a sample can be tried with several image sizes.
 
-mod layout;
+pub(crate) mod layout;
 mod load;
 mod settings;
 #[cfg(test)]

@@ -9,9 +9,8 @@ mod file;
 use std::borrow::Cow;
 
 use aho_corasick::{AhoCorasick, MatchKind};
-use tokenizers::pipeline::{
-    EncodeOptions, Override, PipelineToken, PipelineTokenizer, normalize_all,
-};
+use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
+use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization as _, is_nfc_quick};
 
 pub(crate) use file::AddedTokenFile;
 pub use file::TokenizerError;
@@ -30,6 +29,8 @@ pub(crate) struct AddedToken {
 pub(crate) struct Tokenizer {
     pipeline: PipelineTokenizer,
     options: EncodeOptions,
+    /// Whether text is normalised to NFC.
+    nfc: bool,
     /// Bytes of text per id; 0 for ids that do not exist.
     lengths: Vec<u32>,
     added: Vec<AddedToken>,
@@ -123,14 +124,15 @@ impl Tokenizer {
         self.raw.find(text)
     }
 
-    /// The text as the model sees it.
-    pub(crate) fn normalize<'a>(&self, text: &'a str) -> Result<Cow<'a, str>, TokenizeError> {
-        if text.is_ascii() {
-            // NFC, the only normalizer allowed (see `file`), leaves ASCII alone.
-            return Ok(Cow::Borrowed(text));
+    /// The text as the model sees it. The library's own NFC is not used: its tables are newer than those of the
+    /// reference, which order and compose characters of later Unicode versions otherwise.
+    pub(crate) fn normalize<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        // ASCII is the common case and always normal.
+        if !self.nfc || text.is_ascii() || is_nfc_quick(text.chars()) == IsNormalized::Yes {
+            Cow::Borrowed(text)
+        } else {
+            Cow::Owned(text.nfc().map(|(character, _)| character).collect())
         }
-        normalize_all(self.pipeline.get_normalizers(), text, 0)
-            .map_err(|error| TokenizeError::Library(error.to_string()))
     }
 
     /// Appends the ids of a normalised stretch without raw added tokens, and checks that they cover it.
@@ -214,3 +216,6 @@ impl Tokenizer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

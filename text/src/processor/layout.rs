@@ -183,7 +183,7 @@ pub(super) fn move_marks(
 }
 
 /// Collects ids and the loss mask, from the front of the text to its end.
-pub(super) struct Row<'a> {
+pub(crate) struct Row<'a> {
     tokenizer: &'a Tokenizer,
     spans: &'a [Range<usize>],
     pub ids: Vec<u32>,
@@ -191,7 +191,7 @@ pub(super) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    pub(super) fn new(tokenizer: &'a Tokenizer, spans: &'a [Range<usize>]) -> Self {
+    pub(crate) fn new(tokenizer: &'a Tokenizer, spans: &'a [Range<usize>]) -> Self {
         Self {
             tokenizer,
             spans,
@@ -225,7 +225,7 @@ impl<'a> Row<'a> {
     }
 
     /// A stretch that is encoded in one piece: added tokens, and the text between them.
-    pub(super) fn text(&mut self, text: &str, range: Range<usize>) -> Result<(), TokenizeError> {
+    pub(crate) fn text(&mut self, text: &str, range: Range<usize>) -> Result<(), TokenizeError> {
         let stretch = text.get(range.clone()).unwrap_or_default();
         let mut done = 0;
         let tokenizer = self.tokenizer;
@@ -248,7 +248,7 @@ impl<'a> Row<'a> {
             return Ok(());
         }
         let range = start..start + piece.len();
-        let normalized = self.tokenizer.normalize(piece)?;
+        let normalized = self.tokenizer.normalize(piece);
         let first = self.ids.len();
         self.tokenizer.encode(&normalized, &mut self.ids)?;
         let whole = self
@@ -294,10 +294,10 @@ impl<'a> Row<'a> {
         }
         let before = self
             .tokenizer
-            .normalize(piece.get(..offset).unwrap_or_default())?;
+            .normalize(piece.get(..offset).unwrap_or_default());
         let after = self
             .tokenizer
-            .normalize(piece.get(offset..).unwrap_or_default())?;
+            .normalize(piece.get(offset..).unwrap_or_default());
         let matches = normalized.len() == before.len() + after.len()
             && normalized.starts_with(&*before)
             && normalized.ends_with(&*after);

@@ -128,9 +128,8 @@ impl Tokenizer {
         if model.dropout.is_some_and(|dropout| dropout != 0.0) {
             return Err(unsupported("dropout".into()));
         }
-        if !only_nfc(&file.normalizer) {
-            return Err(unsupported("a normalizer other than NFC".into()));
-        }
+        let nfc = is_nfc(&file.normalizer)
+            .ok_or_else(|| unsupported("a normalizer other than NFC".into()))?;
         let vocab: HashMap<Cow<'_, str>, u32> =
             serde_json::from_str(model.vocab.get()).map_err(TokenizerError::Json)?;
 
@@ -180,6 +179,7 @@ impl Tokenizer {
         };
         Ok(Self {
             options: Self::options(),
+            nfc,
             raw: Matcher::new(patterns(false))?,
             normalized: Matcher::new(patterns(true))?,
             pipeline,
@@ -189,25 +189,27 @@ impl Tokenizer {
     }
 }
 
-/// NFC keeps ASCII and is stable under cutting at added tokens; other normalizers change what a byte stands for.
-fn only_nfc(normalizer: &Value) -> bool {
+/// Whether text is normalised to NFC; `None` for any other normalizer. NFC keeps ASCII and is stable under cutting at
+/// added tokens; others change what a byte stands for.
+fn is_nfc(normalizer: &Value) -> Option<bool> {
     match normalizer.get("type").and_then(Value::as_str) {
-        None => normalizer.is_null(),
-        Some("NFC") => true,
-        Some("Sequence") => normalizer
-            .get("normalizers")
-            .and_then(Value::as_array)
-            .is_some_and(|steps| steps.iter().all(only_nfc)),
-        Some(_) => false,
+        None => normalizer.is_null().then_some(false),
+        Some("NFC") => Some(true),
+        Some("Sequence") => {
+            let steps = normalizer.get("normalizers").and_then(Value::as_array)?;
+            let steps: Option<Vec<bool>> = steps.iter().map(is_nfc).collect();
+            Some(steps?.contains(&true))
+        }
+        Some(_) => None,
     }
 }
 
-/// The file as the library reads it, without added tokens, post-processor, padding and truncation.
+/// The file as the library reads it, without normalizer, added tokens, post-processor, padding and truncation.
 fn library_format(file: &TokenizerFile<'_>) -> Result<String, TokenizerError> {
     let model = &file.model;
     let mut small = json!({
         "version": "1.0",
-        "normalizer": file.normalizer,
+        "normalizer": null,
         "pre_tokenizer": file.pre_tokenizer,
         "model": {
             "type": "BPE",
