@@ -10,46 +10,61 @@
 //! The reference is transformers' Qwen2-VL image processor with torchvision's CPU uint8 kernel, on pictures
 //! decoded by the rules of [`ColorPolicy`]. Stages in the order of flow:
 
-// Why an image cannot be used, and what a caller allows and chooses.
+/// Why an image cannot be used.
 mod error;
+
+/// What a caller allows and chooses.
 mod limits;
 
-// Bytes → type, size, orientation, cost.
+/// First bytes → format.
 mod sniff;
 
+/// Bytes → size, orientation, cost.
 mod header;
 
+/// EXIF block → orientation.
 mod exif;
 
-// Bytes → RGB.
+/// One decoder per format: bytes → RGB rows as stored.
 mod formats;
 
+/// A decoder's panic is one bad image.
 mod panics;
 
+/// Alpha, ink: rules that formats share.
 mod color;
 
+/// RGB as stored → RGB as seen.
 mod orient;
 
+/// Bytes → RGB: the formats and the orientation together.
 mod decode;
 
-// Size → size, tokens, values.
+/// preprocessor_config.json → patch sizes, limits, statistics.
 mod geometry;
 
+/// Size → size that fits the geometry.
 mod smart_resize;
 
+/// Size → patches and tokens.
 mod grid;
 
-mod lut;
-
-// RGB → patches.
+/// Which vector instructions run.
 mod kernels;
 
+/// RGB → rows at the new size.
 mod resize;
 
+/// Rows → patches in the model's order, and back.
 mod patchify;
 
+/// Bytes → patches in the caller's slice.
 mod fill;
 
+/// Byte → value that the model sees.
+mod lut;
+
+/// Buffers kept from image to image.
 mod scratch;
 
 pub use decode::{RgbImage, decode_rgb};

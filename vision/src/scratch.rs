@@ -37,9 +37,9 @@ pub(crate) struct RowBuffers {
 }
 
 impl Scratch {
-    /// The size of [`Default`]: an RGB picture of 5 megapixels stays in kept buffers; larger ones are rare
-    /// and pay their page faults.
-    pub const DEFAULT_KEEP_BYTES: usize = 16 << 20;
+    /// The size of [`Default`]: an RGB picture of 2.7 megapixels stays in kept buffers; larger ones are
+    /// rarer, and pay their page faults beside tens of milliseconds of decoding.
+    pub const DEFAULT_KEEP_BYTES: usize = 8 << 20;
 
     /// New, empty buffers of which each is kept up to `keep_bytes`.
     pub fn new(keep_bytes: usize) -> Self {

@@ -7,6 +7,7 @@ pub(crate) mod jpeg;
 pub(crate) mod jpeg_markers;
 pub(crate) mod png;
 pub(crate) mod tiff;
+mod tiff_directory;
 pub(crate) mod webp;
 
 /// What a format's header says.

@@ -9,7 +9,7 @@ use tiff::decoder::{BufferLayoutPreference, Decoder, Limits};
 use tiff::tags::{SampleFormat, Tag};
 use tiff::{ColorType, TiffError};
 
-use super::{DECODER_BYTES, Outline};
+use super::{DECODER_BYTES, Outline, tiff_directory};
 use crate::color::{inverted_cmyk_to_rgb, put_rgba};
 use crate::error::ImageError;
 use crate::scratch::room;
@@ -31,6 +31,8 @@ fn damaged(error: TiffError) -> ImageError {
 struct Opened<'a> {
     decoder: Decoder<Cursor<&'a [u8]>>,
     page: Page,
+    /// Values in the directory that the decoder reads.
+    values: u64,
     /// Width, height in pixels.
     size: (u32, u32),
 }
@@ -44,6 +46,7 @@ struct Page {
 }
 
 fn open(bytes: &[u8]) -> Result<Opened<'_>, ImageError> {
+    let values = tiff_directory::check(bytes)?;
     let mut decoder = Decoder::new(Cursor::new(bytes)).map_err(damaged)?;
     let size = decoder.dimensions().map_err(damaged)?;
     let color = decoder.colortype().map_err(damaged)?;
@@ -69,6 +72,7 @@ fn open(bytes: &[u8]) -> Result<Opened<'_>, ImageError> {
             layout,
             extra,
         },
+        values,
         size,
     })
 }
@@ -77,6 +81,7 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     let Opened {
         mut decoder,
         page,
+        values,
         size: (width, height),
     } = open(bytes)?;
     let orientation = decoder.find_tag(Tag::Orientation).ok().flatten();
@@ -87,11 +92,11 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
         .ok()
         .filter(|value| (1..=8).contains(value))
         .unwrap_or(1);
-    // Besides the samples: one row of a tile, and the directory (16 bytes per entry of its arrays).
+    // Besides the samples: one row of a tile, and the directory's arrays while they are read.
     let working_bytes = DECODER_BYTES
         .saturating_add(page.layout.complete_len as u64)
         .saturating_add(u64::from(width.max(WIDEST_TILE)) * 16)
-        .saturating_add(4 * bytes.len() as u64);
+        .saturating_add(values.saturating_mul(64));
     Ok(Outline {
         width,
         height,
@@ -112,6 +117,7 @@ pub(crate) fn decode(
         decoder,
         page,
         size,
+        ..
     } = open(bytes)?;
     if size != (outline.width, outline.height) {
         return Err(ImageError::corrupt(

@@ -210,3 +210,23 @@ fn what_cannot_be_exact_is_unsupported() {
         "palette"
     );
 }
+
+#[test]
+fn a_directory_that_declares_more_than_the_file_holds_is_corrupt() {
+    let tags = [(BITS, vec![8]), (COLOURS, vec![1]), (SAMPLES, vec![1])];
+    let plain = page((2, 3), &tags, &[vec![1, 2, 3, 4, 5, 6]]);
+    let directory = u32::from_le_bytes(plain[4..8].try_into().unwrap()) as usize;
+    let entries = usize::from(plain[directory]);
+    for entry in 0..entries {
+        for count in [1u32 << 16, 1 << 17, u32::MAX] {
+            let mut greedy = plain.clone();
+            let at = directory + 2 + entry * 12 + 4;
+            greedy[at..at + 4].copy_from_slice(&count.to_le_bytes());
+            assert_eq!(
+                class(&greedy),
+                ImageClass::Corrupt,
+                "entry {entry} with {count} values"
+            );
+        }
+    }
+}
