@@ -83,13 +83,11 @@ impl HashChain {
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]
@@ -119,10 +117,7 @@ mod tests {
 
     #[test]
     fn the_empty_input_has_the_published_value() {
-        assert_eq!(
-            hex(&XxHash3_128::oneshot(b"").to_be_bytes()),
-            "99aa06d3014798d86001c324468d497f"
-        );
+        assert_eq!(hex(&XxHash3_128::oneshot(b"").to_be_bytes()), "99aa06d3014798d86001c324468d497f");
     }
 
     #[test]

@@ -22,10 +22,7 @@ pub struct WorkerLoad {
 /// The up to three workers that stand for range number `g`, first choice first, without repeats.
 #[must_use]
 pub fn candidates(g: u64, workers: &[WorkerLoad]) -> Vec<usize> {
-    let total: u64 = workers
-        .iter()
-        .map(|worker| u64::from(worker.capacity.max(1)))
-        .sum();
+    let total: u64 = workers.iter().map(|worker| u64::from(worker.capacity.max(1))).sum();
     let mut chosen = Vec::with_capacity(3);
     if total == 0 {
         return chosen;
@@ -62,11 +59,7 @@ pub fn choose(g: u64, samples: u64, workers: &[WorkerLoad]) -> Option<usize> {
     let lightest = |indices: &mut dyn Iterator<Item = usize>| {
         indices
             .filter(|index| workers[*index].preferred)
-            .min_by(|a, b| {
-                load(*a, samples)
-                    .total_cmp(&load(*b, samples))
-                    .then(a.cmp(b))
-            })
+            .min_by(|a, b| load(*a, samples).total_cmp(&load(*b, samples)).then(a.cmp(b)))
     };
     let others = candidates.iter().copied().filter(|index| *index != first);
     match lightest(&mut others.clone()) {
@@ -84,14 +77,7 @@ mod tests {
     use super::*;
 
     fn idle(capacities: &[u32]) -> Vec<WorkerLoad> {
-        capacities
-            .iter()
-            .map(|&capacity| WorkerLoad {
-                capacity,
-                work_ahead: 0,
-                preferred: true,
-            })
-            .collect()
+        capacities.iter().map(|&capacity| WorkerLoad { capacity, work_ahead: 0, preferred: true }).collect()
     }
 
     #[test]

@@ -48,11 +48,7 @@ impl FromStr for PlanDigest {
 
     fn from_str(text: &str) -> Result<Self, PlanDigestError> {
         let digits = text.strip_prefix("sha256:").ok_or(PlanDigestError)?;
-        if digits.len() != 64
-            || !digits
-                .bytes()
-                .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-        {
+        if digits.len() != 64 || !digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(PlanDigestError);
         }
         let mut bytes = [0; 32];
@@ -89,9 +85,7 @@ impl Plan {
 
     /// The facts, sorted by path.
     pub fn facts(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.facts
-            .iter()
-            .map(|(path, value)| (path.as_str(), value))
+        self.facts.iter().map(|(path, value)| (path.as_str(), value))
     }
 
     /// The digest over all facts.
@@ -111,12 +105,8 @@ impl Plan {
         &'a self,
         other: &'a Plan,
     ) -> Vec<(&'a str, Option<&'a Value>, Option<&'a Value>)> {
-        let paths: std::collections::BTreeSet<&str> = self
-            .facts
-            .keys()
-            .chain(other.facts.keys())
-            .map(String::as_str)
-            .collect();
+        let paths: std::collections::BTreeSet<&str> =
+            self.facts.keys().chain(other.facts.keys()).map(String::as_str).collect();
         paths
             .into_iter()
             .map(|path| (path, self.facts.get(path), other.facts.get(path)))
@@ -152,13 +142,7 @@ mod tests {
     fn a_digest_is_read_as_it_is_written() {
         let digest = Plan::new().digest();
         assert_eq!(digest.to_string().parse(), Ok(digest));
-        for wrong in [
-            "",
-            "sha256:",
-            "sha256:zz",
-            "md5:00",
-            &digest.to_string().to_uppercase(),
-        ] {
+        for wrong in ["", "sha256:", "sha256:zz", "md5:00", &digest.to_string().to_uppercase()] {
             assert_eq!(wrong.parse::<PlanDigest>(), Err(PlanDigestError), "{wrong}");
         }
     }

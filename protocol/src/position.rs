@@ -93,14 +93,9 @@ impl FromStr for Range {
     fn from_str(text: &str) -> Result<Self, RangeError> {
         let form = || RangeError::Form(text.chars().take(64).collect());
         let number = |digits: &str| {
-            let plain = !digits.is_empty()
-                && digits.len() <= 20
-                && digits.bytes().all(|byte| byte.is_ascii_digit());
-            if plain {
-                digits.parse::<u64>().ok()
-            } else {
-                None
-            }
+            let plain =
+                !digits.is_empty() && digits.len() <= 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
+            if plain { digits.parse::<u64>().ok() } else { None }
         };
         let (start, end) = text.split_once('-').ok_or_else(form)?;
         let (start, end) = number(start).zip(number(end)).ok_or_else(form)?;
@@ -116,10 +111,7 @@ mod tests {
     fn ranges_parse_or_say_why_not() {
         let cases = [
             ("0-4", Ok((0, 4))),
-            (
-                "9007199254740991-9007199254740992",
-                Ok((POSITION_END - 1, POSITION_END)),
-            ),
+            ("9007199254740991-9007199254740992", Ok((POSITION_END - 1, POSITION_END))),
             ("4-4", Err("empty")),
             ("5-4", Err("empty")),
             ("0-9007199254740993", Err("past position")),

@@ -61,11 +61,8 @@ impl RankLayout {
     /// # Errors
     /// Zeros, `G` not a multiple of `D * m`, overflow.
     pub fn new(global_batch: u64, ranks: u64, micro_batch: u64) -> Result<Self, LayoutError> {
-        for (name, value) in [
-            ("global batch", global_batch),
-            ("ranks", ranks),
-            ("micro batch", micro_batch),
-        ] {
+        for (name, value) in [("global batch", global_batch), ("ranks", ranks), ("micro batch", micro_batch)]
+        {
             if value == 0 {
                 return Err(LayoutError::Zero(name));
             }
@@ -84,11 +81,7 @@ impl RankLayout {
                 above: below + wave,
             });
         }
-        Ok(Self {
-            global_batch,
-            ranks,
-            micro_batch,
-        })
+        Ok(Self { global_batch, ranks, micro_batch })
     }
 
     /// `G`: positions in one optimizer step.
@@ -136,10 +129,7 @@ impl RankLayout {
     /// A number at or above `D`.
     pub fn rank(self, rank: u64) -> Result<Rank, LayoutError> {
         if rank >= self.ranks {
-            return Err(LayoutError::Rank {
-                rank,
-                ranks: self.ranks,
-            });
+            return Err(LayoutError::Rank { rank, ranks: self.ranks });
         }
         Ok(Rank(rank))
     }
@@ -173,12 +163,7 @@ mod tests {
         for rank in 0..layout.ranks() {
             for k in 0..layout.micro_batches_per_step() {
                 let rank = layout.rank(rank).unwrap();
-                positions.extend(
-                    layout
-                        .micro_batch_at(consumed, rank, k)
-                        .unwrap()
-                        .positions(),
-                );
+                positions.extend(layout.micro_batch_at(consumed, rank, k).unwrap().positions());
             }
         }
         positions
@@ -188,17 +173,9 @@ mod tests {
     fn numbers_that_do_not_divide_name_their_neighbours() {
         let error = RankLayout::new(10, 4, 1).unwrap_err().to_string();
         assert!(error.contains("8 and 12"), "{error}");
-        assert!(
-            RankLayout::new(3, 4, 1)
-                .unwrap_err()
-                .to_string()
-                .contains("4 and 4")
-        );
+        assert!(RankLayout::new(3, 4, 1).unwrap_err().to_string().contains("4 and 4"));
         assert_eq!(RankLayout::new(4, 0, 1), Err(LayoutError::Zero("ranks")));
-        assert!(matches!(
-            RankLayout::new(8, u64::MAX, 2),
-            Err(LayoutError::TooLarge { .. })
-        ));
+        assert!(matches!(RankLayout::new(8, u64::MAX, 2), Err(LayoutError::TooLarge { .. })));
         assert!(RankLayout::new(8, 4, 2).unwrap().rank(4).is_err());
     }
 

@@ -63,20 +63,13 @@ impl RankReport {
     /// Names that could not be labels, a rank outside its size.
     pub fn check(&self) -> Result<(), ReportError> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:/@-".contains(&b);
-        for (field, value) in [
-            ("run", &self.run),
-            ("stream", &self.stream),
-            ("plan", &self.plan),
-        ] {
+        for (field, value) in [("run", &self.run), ("stream", &self.stream), ("plan", &self.plan)] {
             if value.is_empty() || value.len() > 128 || !value.bytes().all(plain) {
                 return Err(ReportError::Name(field));
             }
         }
         if self.rank >= self.size {
-            return Err(ReportError::Rank {
-                rank: self.rank,
-                size: self.size,
-            });
+            return Err(ReportError::Rank { rank: self.rank, size: self.size });
         }
         Ok(())
     }

@@ -60,9 +60,7 @@ impl CpuPool {
         let threads = (0..threads.max(1))
             .map(|number| {
                 let shared = Arc::clone(&shared);
-                std::thread::Builder::new()
-                    .name(format!("cpu-{number}"))
-                    .spawn(move || shared.work())
+                std::thread::Builder::new().name(format!("cpu-{number}")).spawn(move || shared.work())
             })
             .collect::<Result<_, _>>()?;
         Ok(Self { shared, threads })
@@ -242,9 +240,9 @@ mod tests {
             .enumerate()
             .map(|(name, urgency)| {
                 let (order, pool, urgency) = (Arc::clone(&order), Arc::clone(&pool), urgency.clone());
-                tokio::spawn(async move {
-                    pool.run(&urgency, move |_| order.lock().unwrap().push(name)).await
-                })
+                tokio::spawn(
+                    async move { pool.run(&urgency, move |_| order.lock().unwrap().push(name)).await },
+                )
             })
             .collect();
         while pool.pending() < 3 {

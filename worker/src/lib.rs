@@ -7,13 +7,28 @@
 //!
 //! A worker is stateless: any worker makes any range at any time with the same bytes.
 
-/// Which record stands at a position.
-pub mod order;
-/// Manifests, processor and plan of each stream.
-pub mod stream;
+/// What a worker is made of.
+pub mod app;
 /// Threads for CPU work, by urgency.
 pub mod cpu_pool;
-/// From a position to a finished sample.
-pub mod make;
 /// From ranges with a need to leased samples.
 pub mod engine;
+/// The same streams without a server.
+pub mod in_process;
+/// From a position to a finished sample.
+pub mod make;
+/// What it counts.
+pub mod metrics;
+/// Which record stands at a position.
+pub mod order;
+/// A whole process.
+mod run;
+/// Answers over HTTP.
+pub mod serve;
+/// Arguments and settings.
+pub mod settings;
+/// Manifests, processor and plan of each stream.
+pub mod stream;
+
+pub use run::main;
+pub use settings::WorkerArgs;

@@ -104,7 +104,9 @@ pub struct Order {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
     /// N is zero.
-    #[error("an epoch of this stream has no samples: its data sets are empty, or percent leaves nothing of them")]
+    #[error(
+        "an epoch of this stream has no samples: its data sets are empty, or percent leaves nothing of them"
+    )]
     Empty,
     /// N is beyond what positions can count.
     #[error("an epoch of this stream has more samples than 2^53")]
@@ -211,9 +213,8 @@ mod tests {
     #[test]
     fn neighbours_are_torn_apart() {
         let permutation = Permutation::new(10_000, 7, 0, 0);
-        let follows = (0..9_999u64)
-            .filter(|i| permutation.at(*i + 1) == permutation.at(*i).wrapping_add(1))
-            .count();
+        let follows =
+            (0..9_999u64).filter(|i| permutation.at(*i + 1) == permutation.at(*i).wrapping_add(1)).count();
         assert!(follows < 10, "{follows} of 10,000 neighbours stayed together");
         let even = (0..5_000u64).filter(|i| permutation.at(*i) % 2 == 0).count();
         assert!((2_300..2_700).contains(&even), "{even} even ones in the first half");

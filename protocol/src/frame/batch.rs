@@ -115,9 +115,7 @@ impl<'a> BatchView<'a> {
         };
         let status = need("status", "U8 [B]", DType::U8, &[])?;
         let samples = status.shape[0];
-        let patches = frame
-            .tensor("patches")
-            .ok_or(FrameError::Missing("patches"))?;
+        let patches = frame.tensor("patches").ok_or(FrameError::Missing("patches"))?;
         let &[_, patch_bytes] = &patches.shape[..] else {
             return Err(mismatch("patches", "U8 [P, C*p*p]", patches));
         };
@@ -132,22 +130,12 @@ impl<'a> BatchView<'a> {
             patch_bytes,
         };
         for spec in shape.tensors() {
-            let tensor = frame
-                .tensor(spec.name)
-                .ok_or(FrameError::Missing(spec.name))?;
+            let tensor = frame.tensor(spec.name).ok_or(FrameError::Missing(spec.name))?;
             if tensor.dtype != spec.dtype || tensor.shape != spec.shape {
-                return Err(mismatch(
-                    spec.name,
-                    "what the other tensors' shapes imply",
-                    tensor,
-                ));
+                return Err(mismatch(spec.name, "what the other tensors' shapes imply", tensor));
             }
         }
-        let samples = Rows {
-            frame: &frame,
-            shape,
-        }
-        .split()?;
+        let samples = Rows { frame: &frame, shape }.split()?;
         Ok(Self { frame, samples })
     }
 
@@ -178,11 +166,7 @@ impl<'a> BatchView<'a> {
 
 fn mismatch(name: &'static str, expected: &'static str, tensor: &TensorView<'_>) -> FrameError {
     let got = format!("{} {:?}", tensor.dtype.name(), tensor.shape);
-    FrameError::Type {
-        name,
-        expected,
-        got,
-    }
+    FrameError::Type { name, expected, got }
 }
 
 /// The tensor `name`, of this dtype, with one free first axis and `last` after it.
@@ -226,11 +210,8 @@ impl<'a> Rows<'_, 'a> {
         let status = self.tensor("status")?.data;
         let hashes = self.tensor("sample_hash")?.data;
 
-        if bounds.first() != Some(&0) || bounds.last().copied() != i32::try_from(tokens.len()).ok()
-        {
-            return Err(wrong(
-                "cu_seqlens does not run from 0 to the number of tokens",
-            ));
+        if bounds.first() != Some(&0) || bounds.last().copied() != i32::try_from(tokens.len()).ok() {
+            return Err(wrong("cu_seqlens does not run from 0 to the number of tokens"));
         }
         let mut rows = Vec::with_capacity(self.shape.samples);
         let (mut image, mut byte) = (0usize, 0usize);
@@ -262,8 +243,7 @@ impl<'a> Rows<'_, 'a> {
                 sample_index: sample_index[row],
                 record_index: record_index[row],
                 dataset_index: dataset_index[row],
-                status: RowStatus::from_byte(status[row])
-                    .map_err(|error| wrong(&error.to_string()))?,
+                status: RowStatus::from_byte(status[row]).map_err(|error| wrong(&error.to_string()))?,
                 tokens: tokens[begin..end].to_vec(),
                 loss_mask: row_mask,
                 grids: row_grids.to_vec(),
@@ -282,10 +262,7 @@ impl<'a> Rows<'_, 'a> {
 fn patch_rows(grids: &[[i32; 3]]) -> Option<usize> {
     grids.iter().try_fold(0usize, |sum, grid| {
         let rows = grid.iter().try_fold(1usize, |product, side| {
-            usize::try_from(*side)
-                .ok()
-                .filter(|side| *side > 0)
-                .and_then(|s| product.checked_mul(s))
+            usize::try_from(*side).ok().filter(|side| *side > 0).and_then(|s| product.checked_mul(s))
         })?;
         sum.checked_add(rows)
     })

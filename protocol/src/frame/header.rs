@@ -33,9 +33,7 @@ impl DType {
     /// The dtype with this safetensors name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [DType::U8, DType::I32, DType::I64, DType::F32]
-            .into_iter()
-            .find(|d| d.name() == name)
+        [DType::U8, DType::I32, DType::I64, DType::F32].into_iter().find(|d| d.name() == name)
     }
 
     /// Bytes of one element.
@@ -64,11 +62,7 @@ impl TensorSpec {
     /// A tensor of this name, type and shape.
     #[must_use]
     pub fn new(name: &'static str, dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
-        Self {
-            name,
-            dtype,
-            shape: shape.into(),
-        }
+        Self { name, dtype, shape: shape.into() }
     }
 
     /// Bytes of its data.

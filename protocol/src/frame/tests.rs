@@ -5,13 +5,7 @@ use proptest::prelude::*;
 
 /// A frame of two rows, one with two images and one with none, made by hand from the written layout.
 fn two_rows() -> (BatchShape, Vec<u8>) {
-    let shape = BatchShape {
-        samples: 2,
-        tokens: 5,
-        images: 2,
-        patches: 8,
-        patch_bytes: 12,
-    };
+    let shape = BatchShape { samples: 2, tokens: 5, images: 2, patches: 8, patch_bytes: 12 };
     let patches: Vec<u8> = (0..96).collect();
     let tokens = [10i32, 11, 12, 20, 21];
     let mask = [0u8, 0, 1, 0, 1];
@@ -21,11 +15,7 @@ fn two_rows() -> (BatchShape, Vec<u8>) {
     let second = SampleHasher::new(&tokens[3..], &mask[3..], &[]);
     let header = write_header(
         &shape.tensors(),
-        &[
-            ("format", FORMAT_VERSION),
-            ("plan", "sha256:00"),
-            ("range", "4-6"),
-        ],
+        &[("format", FORMAT_VERSION), ("plan", "sha256:00"), ("range", "4-6")],
     );
     let mut bytes = header;
     bytes.extend(&patches);
@@ -52,22 +42,14 @@ fn offset_of(bytes: &[u8], name: &str) -> usize {
 fn a_batch_comes_back_row_by_row() {
     let (_, bytes) = two_rows();
     let batch = BatchView::parse(&bytes).unwrap();
-    let [first, second] = batch.samples() else {
-        panic!("two rows")
-    };
-    assert_eq!(
-        (first.sample_index, first.record_index, first.dataset_index),
-        (7, 3, 0)
-    );
+    let [first, second] = batch.samples() else { panic!("two rows") };
+    assert_eq!((first.sample_index, first.record_index, first.dataset_index), (7, 3, 0));
     assert_eq!(first.tokens, [10, 11, 12]);
     assert_eq!(first.loss_mask, [0, 0, 1]);
     assert_eq!(first.grids, [[1, 2, 2], [1, 2, 2]]);
     assert_eq!(first.patches, (0..96).collect::<Vec<u8>>());
     assert_eq!(first.computed_hash(), first.hash);
-    assert_eq!(
-        second.status,
-        RowStatus::Substituted(BadClass::ImageMissing)
-    );
+    assert_eq!(second.status, RowStatus::Substituted(BadClass::ImageMissing));
     assert!(second.patches.is_empty() && second.grids.is_empty());
     assert_eq!(second.computed_hash(), second.hash);
     assert_eq!((batch.plan(), batch.range()), ("sha256:00", "4-6"));
@@ -84,13 +66,7 @@ fn data_begins_at_a_page_and_patches_stand_first() {
 
 #[test]
 fn a_batch_without_images_has_empty_patches() {
-    let shape = BatchShape {
-        samples: 1,
-        tokens: 1,
-        images: 0,
-        patches: 0,
-        patch_bytes: 768,
-    };
+    let shape = BatchShape { samples: 1, tokens: 1, images: 0, patches: 0, patch_bytes: 768 };
     let mut bytes = write_header(&shape.tensors(), &[("format", FORMAT_VERSION)]);
     bytes.extend([0u8; 16]);
     bytes.extend(5i32.to_le_bytes());
@@ -111,10 +87,7 @@ fn malformed_frames_are_named() {
         let mut bytes = good.clone();
         let offset = offset_of(&good, name) + at;
         bytes[offset] = value;
-        BatchView::parse(&bytes)
-            .map(|_| ())
-            .unwrap_err()
-            .to_string()
+        BatchView::parse(&bytes).map(|_| ()).unwrap_err().to_string()
     };
     assert!(patched("cu_seqlens", 0, 1).contains("cu_seqlens does not run"));
     assert!(patched("cu_seqlens", 4, 9).contains("not rising"));
@@ -127,49 +100,22 @@ fn malformed_frames_are_named() {
 
     let header = |tensors: &[TensorSpec], version: &str| {
         let mut bytes = write_header(tensors, &[("format", version)]);
-        bytes.resize(
-            bytes.len() + tensors.iter().map(TensorSpec::bytes).sum::<usize>(),
-            0,
-        );
+        bytes.resize(bytes.len() + tensors.iter().map(TensorSpec::bytes).sum::<usize>(), 0);
         BatchView::parse(&bytes).map(|_| ()).unwrap_err()
     };
-    assert!(matches!(
-        header(&shape.tensors(), "feedmill-9"),
-        FrameError::Version(_)
-    ));
+    assert!(matches!(header(&shape.tensors(), "feedmill-9"), FrameError::Version(_)));
     let mut missing = shape.tensors();
     missing.remove(4);
-    assert_eq!(
-        header(&missing, FORMAT_VERSION),
-        FrameError::Missing("tokens")
-    );
+    assert_eq!(header(&missing, FORMAT_VERSION), FrameError::Missing("tokens"));
     let mut wide = shape.tensors();
     wide[8].shape = vec![6];
-    assert!(matches!(
-        header(&wide, FORMAT_VERSION),
-        FrameError::Type {
-            name: "loss_mask",
-            ..
-        }
-    ));
+    assert!(matches!(header(&wide, FORMAT_VERSION), FrameError::Type { name: "loss_mask", .. }));
 
-    assert!(matches!(
-        FrameView::parse(&good[..7]),
-        Err(FrameError::Length { .. })
-    ));
-    assert!(matches!(
-        FrameView::parse(&good[..good.len() - 1]),
-        Err(FrameError::Length { .. })
-    ));
+    assert!(matches!(FrameView::parse(&good[..7]), Err(FrameError::Length { .. })));
+    assert!(matches!(FrameView::parse(&good[..good.len() - 1]), Err(FrameError::Length { .. })));
     let long = [good.clone(), vec![0]].concat();
-    assert!(matches!(
-        FrameView::parse(&long),
-        Err(FrameError::Length { .. })
-    ));
-    assert!(matches!(
-        FrameView::parse(&[0xff; 64]),
-        Err(FrameError::HeaderTooLong(_))
-    ));
+    assert!(matches!(FrameView::parse(&long), Err(FrameError::Length { .. })));
+    assert!(matches!(FrameView::parse(&[0xff; 64]), Err(FrameError::HeaderTooLong(_))));
     let raw = |json: &str| {
         let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
         bytes.extend(json.as_bytes());
@@ -178,20 +124,11 @@ fn malformed_frames_are_named() {
     };
     assert!(matches!(raw("[1]"), FrameError::Header(_)));
     assert!(matches!(raw("{"), FrameError::Header(_)));
-    assert!(matches!(
-        raw(r#"{"__metadata__":{"a":1}}"#),
-        FrameError::Header(_)
-    ));
-    assert!(matches!(
-        raw(r#"{"a":{"dtype":"U8","shape":[8]}}"#),
-        FrameError::Header(_)
-    ));
+    assert!(matches!(raw(r#"{"__metadata__":{"a":1}}"#), FrameError::Header(_)));
+    assert!(matches!(raw(r#"{"a":{"dtype":"U8","shape":[8]}}"#), FrameError::Header(_)));
     for offsets in ["[0,7]", "[1,9]", "[8,0]", "[0,18446744073709551615]"] {
         let json = format!(r#"{{"a":{{"dtype":"U8","shape":[8],"data_offsets":{offsets}}}}}"#);
-        assert!(
-            matches!(raw(&json), FrameError::Offsets { .. }),
-            "{offsets}"
-        );
+        assert!(matches!(raw(&json), FrameError::Offsets { .. }), "{offsets}");
     }
     let huge = r#"{"a":{"dtype":"I64","shape":[9223372036854775807,9],"data_offsets":[0,8]}}"#;
     assert!(matches!(raw(huge), FrameError::Offsets { .. }));

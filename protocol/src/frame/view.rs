@@ -67,24 +67,14 @@ pub struct TensorView<'a> {
 impl<'a> TensorView<'a> {
     /// The elements of an `I32` tensor; empty for another dtype.
     pub fn i32s(&self) -> impl ExactSizeIterator<Item = i32> + 'a + use<'a> {
-        let data = if self.dtype == DType::I32 {
-            self.data
-        } else {
-            &[]
-        };
-        data.chunks_exact(4)
-            .map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        let data = if self.dtype == DType::I32 { self.data } else { &[] };
+        data.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]))
     }
 
     /// The elements of an `I64` tensor; empty for another dtype.
     pub fn i64s(&self) -> impl ExactSizeIterator<Item = i64> + 'a + use<'a> {
-        let data = if self.dtype == DType::I64 {
-            self.data
-        } else {
-            &[]
-        };
-        data.chunks_exact(8)
-            .map(|b| i64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
+        let data = if self.dtype == DType::I64 { self.data } else { &[] };
+        data.chunks_exact(8).map(|b| i64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
     }
 }
 
@@ -103,21 +93,15 @@ impl<'a> FrameView<'a> {
     /// One of [`FrameError`]'s for whatever does not hold.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, FrameError> {
         let total = bytes.len() as u64;
-        let short = |expected| FrameError::Length {
-            expected,
-            got: total,
-        };
-        let length = bytes
-            .first_chunk::<8>()
-            .map(|b| u64::from_le_bytes(*b))
-            .ok_or(short(8))?;
+        let short = |expected| FrameError::Length { expected, got: total };
+        let length = bytes.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)).ok_or(short(8))?;
         if length > MAX_HEADER {
             return Err(FrameError::HeaderTooLong(length));
         }
         let data_begin = 8 + length as usize;
         let header = bytes.get(8..data_begin).ok_or(short(data_begin as u64))?;
-        let header: Value = serde_json::from_slice(header)
-            .map_err(|error| FrameError::Header(error.to_string()))?;
+        let header: Value =
+            serde_json::from_slice(header).map_err(|error| FrameError::Header(error.to_string()))?;
         let Value::Object(entries) = header else {
             return Err(FrameError::Header("not an object".into()));
         };
@@ -131,9 +115,7 @@ impl<'a> FrameView<'a> {
                 };
                 for (key, value) in pairs {
                     let Value::String(text) = value else {
-                        return Err(FrameError::Header(format!(
-                            "metadata {key:?} is not a string"
-                        )));
+                        return Err(FrameError::Header(format!("metadata {key:?} is not a string")));
                     };
                     metadata.insert(key, text);
                 }
@@ -154,14 +136,7 @@ impl<'a> FrameView<'a> {
                 .get(span.begin as usize..end)
                 .ok_or(short((data_begin as u64).saturating_add(span.end)))?;
             if let Some(dtype) = span.dtype {
-                tensors.push((
-                    span.name,
-                    TensorView {
-                        dtype,
-                        shape: span.shape,
-                        data: slice,
-                    },
-                ));
+                tensors.push((span.name, TensorView { dtype, shape: span.shape, data: slice }));
             }
         }
         if reached != data.len() as u64 {
@@ -173,17 +148,12 @@ impl<'a> FrameView<'a> {
     /// The tensor of this name.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&TensorView<'a>> {
-        self.tensors
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, tensor)| tensor)
+        self.tensors.iter().find(|(known, _)| known == name).map(|(_, tensor)| tensor)
     }
 
     /// All tensors, in the order of their data.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorView<'a>)> {
-        self.tensors
-            .iter()
-            .map(|(name, tensor)| (name.as_str(), tensor))
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
     /// A value of `__metadata__`.
@@ -205,28 +175,18 @@ struct Span {
 impl Span {
     fn read(name: String, entry: &Value) -> Result<Self, FrameError> {
         let malformed = |what: &str| FrameError::Header(format!("tensor {name:?} has no {what}"));
-        let dtype = entry
-            .get("dtype")
-            .and_then(Value::as_str)
-            .ok_or_else(|| malformed("dtype"))?;
+        let dtype = entry.get("dtype").and_then(Value::as_str).ok_or_else(|| malformed("dtype"))?;
         let dtype = DType::from_name(dtype);
         let numbers = |key: &str| -> Result<Vec<u64>, FrameError> {
-            let list = entry
-                .get(key)
-                .and_then(Value::as_array)
-                .ok_or_else(|| malformed(key))?;
-            list.iter()
-                .map(|n| n.as_u64().ok_or_else(|| malformed(key)))
-                .collect()
+            let list = entry.get(key).and_then(Value::as_array).ok_or_else(|| malformed(key))?;
+            list.iter().map(|n| n.as_u64().ok_or_else(|| malformed(key))).collect()
         };
         let shape = numbers("shape")?;
         let offsets = numbers("data_offsets")?;
         let [begin, end] = offsets[..] else {
             return Err(malformed("pair of data_offsets"));
         };
-        let elements = shape
-            .iter()
-            .try_fold(1u64, |product, side| product.checked_mul(*side));
+        let elements = shape.iter().try_fold(1u64, |product, side| product.checked_mul(*side));
         let fits = match dtype {
             Some(dtype) => elements
                 .and_then(|n| n.checked_mul(dtype.size() as u64))
@@ -238,12 +198,6 @@ impl Span {
             return Err(FrameError::Offsets { name });
         }
         let shape = shape.into_iter().map(|side| side as usize).collect();
-        Ok(Self {
-            name,
-            dtype,
-            shape,
-            begin,
-            end,
-        })
+        Ok(Self { name, dtype, shape, begin, end })
     }
 }

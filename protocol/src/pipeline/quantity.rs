@@ -36,10 +36,7 @@ impl FromStr for Quantity {
         let error = || QuantityError(text.chars().take(32).collect());
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at(digits);
-        let (_, factor) = UNITS
-            .iter()
-            .find(|(name, _)| *name == unit)
-            .ok_or_else(error)?;
+        let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(error)?;
         let number: u64 = number.parse().map_err(|_| error())?;
         number.checked_mul(*factor).map(Quantity).ok_or_else(error)
     }

@@ -241,10 +241,7 @@ pub struct LabelsSpec {
 
 impl Default for LabelsSpec {
     fn default() -> Self {
-        Self {
-            last_turn_only: false,
-            newline: true,
-        }
+        Self { last_turn_only: false, newline: true }
     }
 }
 
@@ -262,10 +259,7 @@ pub struct ColorsSpec {
 
 impl Default for ColorsSpec {
     fn default() -> Self {
-        Self {
-            exif_orientation: true,
-            alpha_on_white: true,
-        }
+        Self { exif_orientation: true, alpha_on_white: true }
     }
 }
 

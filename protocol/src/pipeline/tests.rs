@@ -25,14 +25,8 @@ fn read(yaml: &str) -> Pipeline {
 #[test]
 fn a_good_pipeline_gets_its_defaults() {
     let pipeline = read(GOOD).validate().unwrap();
-    assert_eq!(
-        pipeline.streams[0].bad_samples,
-        spec::BadSamplePolicy::Substitute
-    );
-    assert_eq!(
-        pipeline.streams[1].bad_samples,
-        spec::BadSamplePolicy::ZeroLoss
-    );
+    assert_eq!(pipeline.streams[0].bad_samples, spec::BadSamplePolicy::Substitute);
+    assert_eq!(pipeline.streams[1].bad_samples, spec::BadSamplePolicy::ZeroLoss);
     assert!(pipeline.streams[1].shuffle);
     assert_eq!(pipeline.cache.shared_memory, Quantity(512 << 20));
     assert_eq!(pipeline.cache.fetch, Quantity(256 << 20));
@@ -47,93 +41,37 @@ fn contradictions_name_their_field() {
         ("qwen3vl-sft", "Qwen_3", "metadata.name"),
         ("name: eval", "name: train", "spec.streams"),
         ("seed: 42", "seed: 9007199254740992", "spec.streams[0].seed"),
-        (
-            "percent: 250",
-            "percent: 0",
-            "spec.streams[0].datasets[0].percent",
-        ),
-        (
-            "percent: 250",
-            "percent: 100, exclude: [0]",
-            "spec.streams[0].datasets[0].exclude",
-        ),
-        (
-            "s3://b/train.jsonl",
-            "gs://b/train.jsonl",
-            "spec.streams[0].datasets[0].uri",
-        ),
-        (
-            "s3://b/images/",
-            "images/",
-            "spec.streams[0].datasets[0].imageBaseUri",
-        ),
-        (
-            "name: chartqa",
-            "name: \"chart qa\"",
-            "spec.streams[0].datasets[0].name",
-        ),
-        (
-            "minPixels: 65536",
-            "minPixels: 2097152",
-            "spec.processor.minPixels",
-        ),
-        (
-            "maxTokens: 8192",
-            "maxTokens: 0",
-            "spec.processor.maxTokens",
-        ),
-        (
-            "maxTokens: 8192",
-            "date: \"2026-02-29\"",
-            "spec.processor.date",
-        ),
-        (
-            "forcePathStyle: true",
-            "endpoint: \"localhost:9000\"",
-            "spec.s3.endpoint",
-        ),
+        ("percent: 250", "percent: 0", "spec.streams[0].datasets[0].percent"),
+        ("percent: 250", "percent: 100, exclude: [0]", "spec.streams[0].datasets[0].exclude"),
+        ("s3://b/train.jsonl", "gs://b/train.jsonl", "spec.streams[0].datasets[0].uri"),
+        ("s3://b/images/", "images/", "spec.streams[0].datasets[0].imageBaseUri"),
+        ("name: chartqa", "name: \"chart qa\"", "spec.streams[0].datasets[0].name"),
+        ("minPixels: 65536", "minPixels: 2097152", "spec.processor.minPixels"),
+        ("maxTokens: 8192", "maxTokens: 0", "spec.processor.maxTokens"),
+        ("maxTokens: 8192", "date: \"2026-02-29\"", "spec.processor.date"),
+        ("forcePathStyle: true", "endpoint: \"localhost:9000\"", "spec.s3.endpoint"),
         ("fetch: 268435456", "fetch: 1Mi", "spec.cache.fetch"),
-        (
-            "sharedMemory: 512Mi",
-            "sharedMemory: 1Mi",
-            "spec.cache.sharedMemory",
-        ),
+        ("sharedMemory: 512Mi", "sharedMemory: 1Mi", "spec.cache.sharedMemory"),
     ];
     for (from, to, field) in cases {
         let changed = GOOD.replace(from, to);
         assert_ne!(changed, GOOD, "{from}");
         let errors = read(&changed).validate().unwrap_err();
-        assert!(
-            errors.iter().any(|e| e.field == field),
-            "{from} -> {to} gave {errors:?}"
-        );
+        assert!(errors.iter().any(|e| e.field == field), "{from} -> {to} gave {errors:?}");
     }
 }
 
 #[test]
 fn unknown_fields_are_refused_by_name() {
-    for (from, to) in [
-        ("seed: 42", "sed: 42"),
-        ("percent: 250", "percnt: 250"),
-        ("maxTokens", "maxToken"),
-    ] {
+    for (from, to) in [("seed: 42", "sed: 42"), ("percent: 250", "percnt: 250"), ("maxTokens", "maxToken")] {
         let error = serde_saphyr::from_str::<Pipeline>(&GOOD.replace(from, to)).unwrap_err();
-        assert!(
-            error.to_string().contains(to.split(':').next().unwrap()),
-            "{error}"
-        );
+        assert!(error.to_string().contains(to.split(':').next().unwrap()), "{error}");
     }
 }
 
 #[test]
 fn quantities() {
-    let cases = [
-        ("4Gi", 4 << 30),
-        ("512Mi", 512 << 20),
-        ("1G", 1_000_000_000),
-        ("17", 17),
-        ("3k", 3000),
-    ];
+    let cases = [("4Gi", 4 << 30), ("512Mi", 512 << 20), ("1G", 1_000_000_000), ("17", 17), ("3k", 3000)];
     for (text, bytes) in cases {
         assert_eq!(text.parse(), Ok(Quantity(bytes)));
     }

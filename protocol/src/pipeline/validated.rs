@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::spec::{
-    BadSamplePolicy, CacheSpec, DatasetSpec, LimitsSpec, Pipeline, ProcessorSpec, Purpose, S3Spec,
-    StreamSpec,
+    BadSamplePolicy, CacheSpec, DatasetSpec, LimitsSpec, Pipeline, ProcessorSpec, Purpose, S3Spec, StreamSpec,
 };
 
 /// The group and version that this program reads.
@@ -79,10 +78,7 @@ struct Findings(Vec<FieldError>);
 impl Findings {
     fn check(&mut self, holds: bool, field: impl Into<String>, reason: impl Into<String>) {
         if !holds {
-            self.0.push(FieldError {
-                field: field.into(),
-                reason: reason.into(),
-            });
+            self.0.push(FieldError { field: field.into(), reason: reason.into() });
         }
     }
 
@@ -101,9 +97,7 @@ impl Findings {
 
     fn uri(&mut self, field: &str, uri: &str) {
         let holds = match uri.split_once("://") {
-            Some(("s3", rest)) => rest
-                .split_once('/')
-                .is_some_and(|(bucket, _)| !bucket.is_empty()),
+            Some(("s3", rest)) => rest.split_once('/').is_some_and(|(bucket, _)| !bucket.is_empty()),
             Some(("file", rest)) => rest.starts_with('/'),
             _ => false,
         };
@@ -114,11 +108,7 @@ impl Findings {
     fn unique<'a>(&mut self, field: &str, names: impl Iterator<Item = &'a str>) {
         let mut seen = BTreeSet::new();
         for name in names {
-            self.check(
-                seen.insert(name),
-                field,
-                format!("the name {name:?} stands twice"),
-            );
+            self.check(seen.insert(name), field, format!("the name {name:?} stands twice"));
         }
     }
 }
@@ -137,32 +127,15 @@ impl Pipeline {
         let spec = &self.spec;
         let streams = &spec.streams;
         let count = format!("must have 1 to {MAX_STREAMS} streams");
-        findings.check(
-            (1..=MAX_STREAMS).contains(&streams.len()),
-            "spec.streams",
-            count,
-        );
-        findings.unique(
-            "spec.streams",
-            streams.iter().map(|stream| stream.name.as_str()),
-        );
+        findings.check((1..=MAX_STREAMS).contains(&streams.len()), "spec.streams", count);
+        findings.unique("spec.streams", streams.iter().map(|stream| stream.name.as_str()));
         if let Some(endpoint) = &spec.s3.endpoint {
-            let holds = ["http://", "https://"].iter().any(|scheme| {
-                endpoint
-                    .strip_prefix(scheme)
-                    .is_some_and(|rest| !rest.is_empty())
-            });
-            findings.check(
-                holds,
-                "spec.s3.endpoint",
-                "must be http://host[:port] or https://host[:port]",
-            );
+            let holds = ["http://", "https://"]
+                .iter()
+                .any(|scheme| endpoint.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty()));
+            findings.check(holds, "spec.s3.endpoint", "must be http://host[:port] or https://host[:port]");
         }
-        let streams = streams
-            .iter()
-            .enumerate()
-            .map(|(i, s)| stream(&mut findings, i, s))
-            .collect();
+        let streams = streams.iter().enumerate().map(|(i, s)| stream(&mut findings, i, s)).collect();
         processor(&mut findings, &spec.processor);
         memory(&mut findings, self);
         if !findings.0.is_empty() {
@@ -183,18 +156,10 @@ impl Pipeline {
 fn stream(findings: &mut Findings, index: usize, spec: &StreamSpec) -> ValidatedStream {
     let field = format!("spec.streams[{index}]");
     findings.name(&format!("{field}.name"), &spec.name, 32);
-    findings.check(
-        spec.seed < 1 << 53,
-        format!("{field}.seed"),
-        "must be below 2^53",
-    );
+    findings.check(spec.seed < 1 << 53, format!("{field}.seed"), "must be below 2^53");
     let datasets = &spec.datasets;
     let count = format!("must have 1 to {MAX_DATASETS} data sets");
-    findings.check(
-        (1..=MAX_DATASETS).contains(&datasets.len()),
-        format!("{field}.datasets"),
-        count,
-    );
+    findings.check((1..=MAX_DATASETS).contains(&datasets.len()), format!("{field}.datasets"), count);
     for (index, dataset) in datasets.iter().enumerate() {
         let field = format!("{field}.datasets[{index}]");
         findings.name(&format!("{field}.name"), &dataset.name, 63);
@@ -203,11 +168,7 @@ fn stream(findings: &mut Findings, index: usize, spec: &StreamSpec) -> Validated
             findings.uri(&format!("{field}.imageBaseUri"), base);
         }
         let reason = format!("must be 1 to {MAX_PERCENT}");
-        findings.check(
-            (1..=MAX_PERCENT).contains(&dataset.percent),
-            format!("{field}.percent"),
-            reason,
-        );
+        findings.check((1..=MAX_PERCENT).contains(&dataset.percent), format!("{field}.percent"), reason);
         let lines = dataset.exclude.len() <= MAX_EXCLUDE && !dataset.exclude.contains(&0);
         let reason = format!("must be at most {MAX_EXCLUDE} line numbers, the first line being 1");
         findings.check(lines, format!("{field}.exclude"), reason);
@@ -228,33 +189,18 @@ fn stream(findings: &mut Findings, index: usize, spec: &StreamSpec) -> Validated
 fn processor(findings: &mut Findings, spec: &ProcessorSpec) {
     findings.uri("spec.processor.uri", &spec.uri);
     let pixels = 1..=(1u64 << 32);
-    for (field, value) in [
-        ("minPixels", spec.min_pixels),
-        ("maxPixels", spec.max_pixels),
-    ] {
+    for (field, value) in [("minPixels", spec.min_pixels), ("maxPixels", spec.max_pixels)] {
         let holds = value.is_none_or(|value| pixels.contains(&value));
-        findings.check(
-            holds,
-            format!("spec.processor.{field}"),
-            "must be 1 to 2^32 pixels",
-        );
+        findings.check(holds, format!("spec.processor.{field}"), "must be 1 to 2^32 pixels");
     }
     if let (Some(min), Some(max)) = (spec.min_pixels, spec.max_pixels) {
         let reason = format!("{min} is more than maxPixels {max}");
         findings.check(min <= max, "spec.processor.minPixels", reason);
     }
     let holds = (1..=1 << 24).contains(&spec.max_tokens);
-    findings.check(
-        holds,
-        "spec.processor.maxTokens",
-        "must be 1 to 2^24 tokens",
-    );
+    findings.check(holds, "spec.processor.maxTokens", "must be 1 to 2^24 tokens");
     if let Some(date) = &spec.date {
-        findings.check(
-            is_date(date),
-            "spec.processor.date",
-            "must be a date written YYYY-MM-DD",
-        );
+        findings.check(is_date(date), "spec.processor.date", "must be a date written YYYY-MM-DD");
     }
 }
 
@@ -262,17 +208,12 @@ fn is_date(date: &str) -> bool {
     let parts: Vec<&str> = date.split('-').collect();
     let number = |text: &str, digits: usize| {
         let plain = text.len() == digits && text.bytes().all(|b| b.is_ascii_digit());
-        if plain {
-            text.parse::<u32>().ok()
-        } else {
-            None
-        }
+        if plain { text.parse::<u32>().ok() } else { None }
     };
     let &[year, month, day] = &parts[..] else {
         return false;
     };
-    let (Some(year), Some(month), Some(day)) = (number(year, 4), number(month, 2), number(day, 2))
-    else {
+    let (Some(year), Some(month), Some(day)) = (number(year, 4), number(month, 2), number(day, 2)) else {
         return false;
     };
     let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -295,11 +236,7 @@ fn memory(findings: &mut Findings, pipeline: &Pipeline) {
     let image = (1..=1 << 31).contains(&limits.max_image_bytes.0);
     findings.check(image, "spec.limits.maxImageBytes", "must be 1 to 2Gi");
     let pixels = (1..=1 << 32).contains(&limits.max_image_pixels);
-    findings.check(
-        pixels,
-        "spec.limits.maxImagePixels",
-        "must be 1 to 2^32 pixels",
-    );
+    findings.check(pixels, "spec.limits.maxImagePixels", "must be 1 to 2^32 pixels");
     findings.check(
         limits.max_sample_bytes >= limits.max_image_bytes,
         "spec.limits.maxSampleBytes",
@@ -318,9 +255,5 @@ fn memory(findings: &mut Findings, pipeline: &Pipeline) {
     findings.check(shared, "spec.cache.sharedMemory", "must be 16Mi to 4Ti");
     let most = 1u64 << 42;
     let bounded = cache.fetch.0 <= most && cache.decode.0 <= most;
-    findings.check(
-        bounded,
-        "spec.cache",
-        "fetch and decode must be at most 4Ti",
-    );
+    findings.check(bounded, "spec.cache", "fetch and decode must be at most 4Ti");
 }

@@ -96,7 +96,9 @@ pub enum EngineError<E> {
     #[error("{0} ranges are waiting here already")]
     Full(usize),
     /// The samples have more bytes than a range may have.
-    #[error("the range has {bytes} bytes; this worker serves at most {limit}, a quarter of its shared memory")]
+    #[error(
+        "the range has {bytes} bytes; this worker serves at most {limit}, a quarter of its shared memory"
+    )]
     TooLarge {
         /// Bytes of the range.
         bytes: u64,
@@ -302,7 +304,10 @@ impl<M: Maker> Engine<M> {
         let task = tokio::spawn(async move {
             // Asking for less than the capacity cannot fail.
             let _place: Option<Permit> = inner.places.acquire(1, &making.urgency).await.ok();
-            #[expect(clippy::disallowed_methods, reason = "how long making takes feeds the estimate of work ahead")]
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "how long making takes feeds the estimate of work ahead"
+            )]
             let begun = Instant::now();
             let state = match inner.maker.make(making.key, &making.urgency).await {
                 Ok(sample) => SlotState::Ready(Arc::new(sample)),

@@ -108,8 +108,7 @@ impl Sample {
         let mut bytes = vec![0; shape.region_len()];
         shape.write_text(&mut bytes, &[token], &[0], &[]);
         let hash = SampleHasher::new(&[token], &[0], &[]).finish();
-        let meta =
-            SampleMeta { sample_index, record_index: -1, dataset_index: -1, status, shape, hash };
+        let meta = SampleMeta { sample_index, record_index: -1, dataset_index: -1, status, shape, hash };
         Self { meta, bytes: SampleBytes::Stub(bytes.into()) }
     }
 

@@ -95,9 +95,8 @@ fn pixels(
     for picture in &sized.sized {
         let length = picture.grid.patch_bytes(&geometry);
         let (before, rest) = patches.split_at_mut(begin);
-        let place = rest
-            .get_mut(..length)
-            .ok_or_else(|| MakeError::Internal("the region is too small".into()))?;
+        let place =
+            rest.get_mut(..length).ok_or_else(|| MakeError::Internal("the region is too small".into()))?;
         match done[picture.source] {
             Some(first) => place.copy_from_slice(&before[first..first + length]),
             None => fill_patches(

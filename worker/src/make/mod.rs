@@ -14,12 +14,12 @@
 pub mod bad_log;
 /// Takes a record's pictures, gives their bytes.
 mod fetch;
+/// Takes sizes, gives the finished sample in the arena.
+mod fill;
 /// Takes a record, gives its text and what pictures it names.
 mod read;
 /// Takes pictures and text, gives grids and tokens: every length of the sample.
 mod size;
-/// Takes sizes, gives the finished sample in the arena.
-mod fill;
 /// Where the time goes, stage by stage.
 pub mod stages;
 
@@ -40,6 +40,7 @@ use crate::stream::Stream;
 use bad_log::BadLog;
 use stages::Stages;
 
+pub use fetch::SizeGuess;
 pub use read::ReadSample;
 pub use size::SizedSample;
 
@@ -177,17 +178,15 @@ pub struct SampleMaker {
     /// Time by stage.
     pub stages: Arc<Stages>,
     /// What is asked for before a picture's size is known.
-    pub guess: fetch::SizeGuess,
+    pub guess: SizeGuess,
 }
 
 impl Maker for SampleMaker {
     type Error = MakeError;
 
     async fn make(&self, key: SampleKey, urgency: &Urgency) -> Result<Sample, MakeError> {
-        let stream = self
-            .streams
-            .get(key.stream)
-            .ok_or_else(|| MakeError::Internal("no such stream".into()))?;
+        let stream =
+            self.streams.get(key.stream).ok_or_else(|| MakeError::Internal("no such stream".into()))?;
         let epoch = stream.order.epoch(key.position);
         let assigned = stream.order.assigned(key.position);
         let mut first: Option<(RecordId, Fault)> = None;
@@ -207,8 +206,7 @@ impl Maker for SampleMaker {
             };
             self.bad.met(key.stream, id, &stream.datasets[id.dataset].name, &fault);
             let fails = stream.bad_samples == BadSamplePolicy::Fail
-                || (fault.class == BadClass::TooLong
-                    && stream.processor.too_long == TooLongPolicy::Fail);
+                || (fault.class == BadClass::TooLong && stream.processor.too_long == TooLongPolicy::Fail);
             let dataset = || stream.datasets[id.dataset].name.clone();
             if fails {
                 return Err(MakeError::Refused { dataset: dataset(), fault });
@@ -279,10 +277,8 @@ impl SampleMaker {
     /// # Errors
     /// As for the sample itself.
     pub async fn explain(&self, stream_index: usize, position: u64) -> Result<Explained, MakeError> {
-        let stream = self
-            .streams
-            .get(stream_index)
-            .ok_or_else(|| MakeError::Internal("no such stream".into()))?;
+        let stream =
+            self.streams.get(stream_index).ok_or_else(|| MakeError::Internal("no such stream".into()))?;
         let urgency = Urgency::new(0);
         let epoch = stream.order.epoch(position);
         let assigned = stream.order.assigned(position);

@@ -34,10 +34,8 @@ pub struct ReadSample {
 }
 
 pub(super) fn read(stream: &Stream, id: RecordId) -> Result<ReadSample, Attempt> {
-    let dataset = stream
-        .datasets
-        .get(id.dataset)
-        .ok_or_else(|| MakeError::Internal("no such data set".into()))?;
+    let dataset =
+        stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;
     let record = dataset.manifest.record(id.record).map_err(|error| match error {
         RecordReadError::TooLong { line, .. } => {
             Attempt::Bad(Fault { class: BadClass::LineTooLong, line, key: None, detail: error.to_string() })
@@ -67,9 +65,7 @@ pub(super) fn read(stream: &Stream, id: RecordId) -> Result<ReadSample, Attempt>
                 resolve_reference(&dataset.image_base, &[], path)
                     .map_err(|error| bad(BadClass::BadReference, with_causes(&error)))?,
             ),
-            ImageReference::Inline(bytes) => {
-                PictureSource::Inline(bytes::Bytes::copy_from_slice(bytes))
-            }
+            ImageReference::Inline(bytes) => PictureSource::Inline(bytes::Bytes::copy_from_slice(bytes)),
         };
         let index = sources.iter().position(|known| *known == source).unwrap_or_else(|| {
             sources.push(source);

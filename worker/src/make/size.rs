@@ -72,11 +72,7 @@ impl SizedSample {
     }
 }
 
-pub(super) fn size(
-    stream: &Stream,
-    read: ReadSample,
-    pictures: Vec<Bytes>,
-) -> Result<SizedSample, Attempt> {
+pub(super) fn size(stream: &Stream, read: ReadSample, pictures: Vec<Bytes>) -> Result<SizedSample, Attempt> {
     let limits = ImageLimits {
         max_bytes: stream.limits.max_image_bytes.0,
         max_pixels: stream.limits.max_image_pixels,
@@ -92,9 +88,8 @@ pub(super) fn size(
         let mut sized = Vec::with_capacity(read.uses.len());
         let mut tokens = Vec::with_capacity(read.uses.len());
         for source in &read.uses {
-            let header = headers
-                .get(*source)
-                .ok_or_else(|| MakeError::Internal("a picture is missing".into()))?;
+            let header =
+                headers.get(*source).ok_or_else(|| MakeError::Internal("a picture is missing".into()))?;
             let (width, height) = header.oriented_size(&processor.colors);
             let resized = smart_resize(height, width, &geometry)
                 .map_err(|error| picture_fault(&read, *source, &error))?;
@@ -111,9 +106,8 @@ pub(super) fn size(
     let limit = processor.max_tokens;
     let length = read.prepared.expanded_len(&tokens);
     if length > limit {
-        let too_long = |detail| {
-            Attempt::Bad(Fault { class: BadClass::TooLong, line: read.line, key: None, detail })
-        };
+        let too_long =
+            |detail| Attempt::Bad(Fault { class: BadClass::TooLong, line: read.line, key: None, detail });
         let shrinks = processor.too_long == TooLongPolicy::ShrinkImages && !sized.is_empty();
         if !shrinks {
             return Err(too_long(format!("the sample has {length} tokens, maxTokens is {limit}")));

@@ -81,10 +81,10 @@ impl Dataset {
             None => uri.parent(),
         };
         let manifest = Manifest::open(stores, &uri, settings, progress).await?;
-        let missing = stores.probe(&image_base).await.map_err(|source| DatasetError::Images {
-            base: image_base.to_string(),
-            source,
-        })?;
+        let missing = stores
+            .probe(&image_base)
+            .await
+            .map_err(|source| DatasetError::Images { base: image_base.to_string(), source })?;
         let (shape, shape_detected) = match spec.record_format {
             RecordFormat::Conversations => (RecordShape::Conversations, false),
             RecordFormat::Messages => (RecordShape::Messages, false),

@@ -98,8 +98,7 @@ pub async fn open(
         let mut datasets = Vec::new();
         for spec in &stream.datasets {
             let (name, progress) = (spec.name.clone(), progress.clone());
-            let dataset =
-                Dataset::open(spec, stores, manifests, move |done| progress(&name, done)).await;
+            let dataset = Dataset::open(spec, stores, manifests, move |done| progress(&name, done)).await;
             datasets.push(dataset.map_err(|source| StreamError::Dataset {
                 stream: stream.name.clone(),
                 dataset: spec.name.clone(),

@@ -1,9 +1,7 @@
 //! The model's processor: numbers for pictures, template and tokenizer for text.
 
 use feedmill_protocol::hash::hex;
-use feedmill_protocol::pipeline::spec::{
-    AssistantControlTokens, ChatTemplate, ProcessorSpec, TooLongPolicy,
-};
+use feedmill_protocol::pipeline::spec::{AssistantControlTokens, ChatTemplate, ProcessorSpec, TooLongPolicy};
 use feedmill_source::{FetchError, ObjectPrefix, PermanentKind, Stores, UriError};
 use feedmill_text::processor::{
     BuiltinTemplate, ControlTokensAssistant, DateError, LabelSettings, LoadError, ProcessorFiles,
@@ -159,10 +157,8 @@ async fn read(
 ) -> Result<Vec<u8>, ProcessorError> {
     // A plain file name always joins.
     let uri = folder.join(name).map_err(|_| ProcessorError::Lost)?;
-    let bytes = stores
-        .get(&uri, MAX_FILE_BYTES)
-        .await
-        .map_err(|source| ProcessorError::File { name, source })?;
+    let bytes =
+        stores.get(&uri, MAX_FILE_BYTES).await.map_err(|source| ProcessorError::File { name, source })?;
     hashes.push((name, hex(&Sha256::digest(&bytes))));
     Ok(bytes.to_vec())
 }

@@ -1,0 +1,101 @@
+//! The same streams without a server: for looking at data on one machine.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use feedmill_protocol::http::{Problem, problem_kind};
+use feedmill_protocol::pipeline::ValidatedPipeline;
+use feedmill_protocol::plan::PlanDigest;
+use feedmill_protocol::position::Range;
+use serde_json::Value;
+
+use crate::app::{Loaded, Machinery};
+use crate::make::patch_bytes;
+use crate::serve::{frame, person, range_samples};
+use crate::settings::{Settings, cpu_quota};
+
+/// How it is run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Threads for CPU work; None = the CPU quota.
+    pub threads: Option<usize>,
+    /// Folder for downloaded manifests; None = the system's folder for temporary files.
+    pub cache_dir: Option<PathBuf>,
+    /// S3 server, instead of the pipeline's.
+    pub s3_endpoint: Option<String>,
+    /// Folder with S3 keys.
+    pub s3_credentials_dir: Option<PathBuf>,
+}
+
+/// A worker without a server.
+pub struct InProcess {
+    loaded: Loaded,
+    _machinery: Machinery,
+}
+
+impl InProcess {
+    /// Reads manifests and processor.
+    ///
+    /// # Errors
+    /// What a worker would refuse to start with.
+    pub async fn open(pipeline: ValidatedPipeline, options: Options) -> anyhow::Result<Self> {
+        let settings = Settings {
+            name: "in-process".into(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            threads: options.threads.unwrap_or_else(cpu_quota),
+            cache_dir: options.cache_dir.unwrap_or_else(std::env::temp_dir),
+            s3_endpoint: options.s3_endpoint,
+            s3_credentials: options.s3_credentials_dir,
+            drain: Duration::ZERO,
+            exit_with_stdin: false,
+        };
+        let machinery = Machinery::new(pipeline, &settings)?;
+        let loaded = machinery.load(|_, _| {}).await.context("cannot read the pipeline's data")?;
+        Ok(Self { loaded, _machinery: machinery })
+    }
+
+    /// Names of the streams.
+    #[must_use]
+    pub fn streams(&self) -> Vec<&str> {
+        self.loaded.streams().iter().map(|stream| stream.name.as_str()).collect()
+    }
+
+    /// Plan digest and samples per epoch of a stream.
+    #[must_use]
+    pub fn plan(&self, stream: &str) -> Option<(PlanDigest, u64)> {
+        let (_, stream) = self.loaded.stream(stream)?;
+        Some((stream.digest, stream.order.samples_per_epoch()))
+    }
+
+    /// The compact frame of a range, as a worker would serve it.
+    ///
+    /// # Errors
+    /// What a worker would answer.
+    pub async fn batch(&self, stream: &str, range: Range, stop: Option<u64>) -> Result<Vec<u8>, Problem> {
+        let rows = range_samples(&self.loaded, stream, range, stop, Duration::ZERO, "").await?;
+        let (_, stream) = self.loaded.stream(stream).ok_or_else(|| Problem {
+            kind: problem_kind::NOT_FOUND.into(),
+            status: 404,
+            title: "there is no such thing here".into(),
+            detail: "no such stream".into(),
+            remedy: None,
+            dataset: None,
+            line: None,
+            key: None,
+        })?;
+        let chunks = frame::chunks(&rows, patch_bytes(stream), stream.digest, range, None, &());
+        Ok(chunks.into_iter().fold(Vec::new(), |mut bytes, chunk| {
+            bytes.extend_from_slice(&chunk);
+            bytes
+        }))
+    }
+
+    /// One sample as a person sees it.
+    ///
+    /// # Errors
+    /// What a worker would answer.
+    pub async fn sample(&self, stream: &str, position: u64) -> Result<Value, Problem> {
+        person::sample(&self.loaded, stream, position).await
+    }
+}

@@ -1,0 +1,176 @@
+//! Arguments → settings → run: a whole worker process.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use feedmill_source::{FetchError, ManifestError};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
+
+use crate::app::{App, Loaded, Machinery};
+use crate::serve::serve;
+use crate::settings::{Settings, WorkerArgs, read_pipeline};
+use crate::stream::{DatasetError, ProcessorError, StreamError};
+
+/// Pause before everything is read again after storage did not answer.
+const LOAD_PAUSE: Duration = Duration::from_secs(2);
+
+/// Runs a worker until SIGTERM or SIGINT; logs go to standard error.
+#[must_use]
+pub fn main(args: &WorkerArgs) -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // A second subscriber in the same process is refused, and the first one goes on.
+    drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init());
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &WorkerArgs) -> anyhow::Result<()> {
+    let pipeline = read_pipeline(&args.pipeline)?;
+    let settings = Settings::new(args)?;
+    let machinery = Machinery::new(pipeline, &settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let result = runtime.block_on(live(settings, machinery));
+    // Reading standard input blocks a thread that cannot be woken.
+    runtime.shutdown_background();
+    result
+}
+
+async fn live(settings: Settings, machinery: Machinery) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(settings.listen).await.with_context(|| {
+        format!("cannot listen on {}; choose another address with --listen", settings.listen)
+    })?;
+    let address = listener.local_addr()?;
+    let app = Arc::new(App::new(settings.name.clone(), machinery));
+    announce(&settings.name, address)?;
+    let (stop, stopped) = watch::channel(false);
+    let server = tokio::spawn(serve(Arc::clone(&app), listener, stopped, settings.drain));
+    let result = tokio::select! {
+        loaded = load(&app) => match loaded {
+            Ok(loaded) => {
+                report_streams(&loaded);
+                app.ready(loaded);
+                told_to_stop(settings.exit_with_stdin).await
+            }
+            Err(error) => Err(error.into()),
+        },
+        told = told_to_stop(settings.exit_with_stdin) => told,
+    };
+    app.drain();
+    stop.send_replace(true);
+    server.await.context("the server ended unexpectedly")?;
+    result
+}
+
+/// One line of JSON, so that whoever started the worker learns its port.
+fn announce(name: &str, address: std::net::SocketAddr) -> anyhow::Result<()> {
+    let line = serde_json::json!({"worker": name, "listening": address.to_string()});
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output is closed")?;
+    tracing::info!(worker = name, %address, "listening");
+    Ok(())
+}
+
+/// Reads everything, again and again while storage does not answer; other errors need a person.
+async fn load(app: &Arc<App>) -> Result<Loaded, StreamError> {
+    loop {
+        let of = Arc::clone(app);
+        let progress = move |name: &str, done: feedmill_source::Progress| {
+            let megabytes = |bytes: u64| bytes / 1_000_000;
+            of.set_doing(format!(
+                "reading manifest {name}: {} of {} MB, {} records",
+                megabytes(done.input_bytes),
+                megabytes(done.input_total),
+                done.records
+            ));
+        };
+        app.set_doing("reading the processor".into());
+        match app.machinery.load(progress).await {
+            Err(error) if for_now(&error) => {
+                let text = format!("{:#}", anyhow::Error::new(error));
+                tracing::warn!(error = %text, "cannot read the data yet; trying again");
+                app.set_doing(format!("cannot read the data yet, trying again: {text}"));
+                tokio::time::sleep(LOAD_PAUSE).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Whether trying again may help.
+fn for_now(error: &StreamError) -> bool {
+    let transient = |error: &FetchError| matches!(error, FetchError::Transient { .. });
+    match error {
+        StreamError::Processor { source: ProcessorError::File { source, .. }, .. }
+        | StreamError::Dataset { source: DatasetError::Images { source, .. }, .. } => transient(source),
+        StreamError::Dataset {
+            source: DatasetError::Manifest(ManifestError::Fetch { source, .. }), ..
+        } => transient(source),
+        _ => false,
+    }
+}
+
+fn report_streams(loaded: &Loaded) {
+    for stream in loaded.streams() {
+        tracing::info!(
+            stream = stream.name,
+            samples_per_epoch = stream.order.samples_per_epoch(),
+            plan = %stream.digest,
+            min_pixels = stream.processor.geometry.min_pixels,
+            max_pixels = stream.processor.geometry.max_pixels,
+            "stream is ready"
+        );
+        for dataset in &stream.datasets {
+            tracing::info!(
+                dataset = dataset.name,
+                records = dataset.manifest.len(),
+                shape = ?dataset.shape,
+                detected = dataset.shape_detected,
+                missing_images_look_like = ?dataset.missing,
+                "data set"
+            );
+        }
+        let tokens =
+            stream.processor.geometry.max_pixels / u64::from(stream.processor.geometry.factor()).pow(2);
+        if tokens > stream.processor.max_tokens as u64 {
+            tracing::warn!(
+                tokens,
+                max_tokens = stream.processor.max_tokens,
+                "one picture at maxPixels alone is longer than maxTokens"
+            );
+        }
+    }
+}
+
+/// Ends when the process is told to: by signal, or by the end of standard input.
+async fn told_to_stop(with_stdin: bool) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
+        () = stdin_ends(), if with_stdin => tracing::info!("standard input is closed: draining"),
+    }
+    Ok(())
+}
+
+async fn stdin_ends() {
+    let mut stdin = tokio::io::stdin();
+    let mut buffer = [0; 64];
+    while stdin.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
+}

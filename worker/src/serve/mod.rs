@@ -1,0 +1,109 @@
+//! Takes connections, gives answers: HTTP/2 cleartext and HTTP/1.1 on one port.
+//!
+//! ```text
+//!  accept ─► connection: leases with deadlines ─► routes ─► request ─► engine ─► frame ─► body, by reference
+//! ```
+
+/// Answers that say what is wrong.
+mod answer;
+/// One connection: bounds on what it may hold, and for how long.
+mod connection;
+/// Leased samples become a compact frame, patches by reference.
+pub(crate) mod frame;
+/// Leased samples become the processor's own padded tensors, expanded on the fly.
+pub(crate) mod padded;
+/// One sample as a person sees it.
+pub(crate) mod person;
+/// A request for a range, parsed and checked.
+mod request;
+/// Paths and what answers them.
+mod routes;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::app::App;
+
+pub(crate) use request::range_samples;
+
+/// Connections open at once. A fleet's client opens two to each worker.
+const MAX_CONNECTIONS: usize = 4096;
+/// Requests open at once on one connection; each may hold a whole range.
+const MAX_STREAMS: u32 = 256;
+/// Headers of one request.
+const MAX_HEADER_BYTES: u32 = 16 << 10;
+/// A connection that does not finish its request's headers in this time is closed.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A peer that does not answer PING for so long is gone.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause after accept failed: usually no descriptor is free, and trying at once would only spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until `stop` becomes true, then lets open requests end, for at most `drain`.
+pub async fn serve(app: Arc<App>, listener: TcpListener, mut stop: watch::Receiver<bool>, drain: Duration) {
+    let router = routes::router(Arc::clone(&app));
+    let builder = Arc::new(protocols());
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let place = tokio::select! {
+            place = Arc::clone(&places).acquire_owned() => place,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let socket = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        // Finished connections are reaped as new ones come.
+        while connections.try_join_next().is_some() {}
+        let (socket, _peer) = match socket {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        // Small answers must not wait for more to come; an old kernel that refuses only makes them slower.
+        drop(socket.set_nodelay(true));
+        let (app, builder, router, stop) =
+            (Arc::clone(&app), Arc::clone(&builder), router.clone(), stop.clone());
+        connections.spawn(async move {
+            app.served.connections.fetch_add(1, Ordering::Relaxed);
+            connection::run(&app, &builder, router, socket, stop).await;
+            app.served.connections.fetch_sub(1, Ordering::Relaxed);
+            drop(place);
+        });
+    }
+    drop(listener);
+    let ended = tokio::time::timeout(drain, async { while connections.join_next().await.is_some() {} });
+    if ended.await.is_err() {
+        tracing::warn!(open = connections.len(), "connections are cut: the time for draining is over");
+    }
+    connections.shutdown().await;
+}
+
+fn protocols() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(MAX_HEADER_BYTES as usize);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_BYTES);
+    builder
+}

@@ -1,0 +1,249 @@
+//! Paths and what answers them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::routing::{get, post};
+use feedmill_arena::Urgency;
+use feedmill_protocol::http::{
+    CONTENT_SAFETENSORS, HEADER_PLAN, PATH_BAD, PATH_LIVE, PATH_METRICS, PATH_PLAN, PATH_READY, PATH_REPORTS,
+    PATH_STATUS, Problem, problem_kind,
+};
+use feedmill_protocol::report::{MAX_REPORT_BYTES, RankReport, WorkerState};
+use http::request::Parts;
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::{Map, json};
+
+use super::answer::{self, bad_request, not_found, refusal};
+use super::connection::Leases;
+use super::frame::{self, ChunkBody, Keep};
+use super::padded::{PaddedModel, Pieces};
+use super::request::{BatchRequest, Layout};
+use super::{person, range_samples};
+use crate::app::{App, Loaded};
+use crate::make::patch_bytes;
+
+type Shared = State<Arc<App>>;
+
+/// All paths.
+pub(super) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/streams/{stream}/batches/{range}", get(batch))
+        .route("/v1/streams/{stream}/samples/{position}", get(sample))
+        .route(PATH_PLAN, get(plan))
+        .route(PATH_BAD, get(bad))
+        .route(PATH_STATUS, get(status))
+        .route(PATH_REPORTS, post(report))
+        .route(PATH_LIVE, get(|| async { "ok\n" }))
+        .route(PATH_READY, get(ready))
+        .route(PATH_METRICS, get(metrics))
+        .method_not_allowed_fallback(|| async {
+            let detail = "this path does not answer this method";
+            answer::problem(&refusal(problem_kind::BAD_REQUEST, 405, "wrong method", detail))
+        })
+        .fallback(|| async { answer::problem(&not_found("no such path; see /v1/plan and /v1/status")) })
+        .with_state(app)
+}
+
+/// The loaded worker, or why there is none to ask.
+fn loaded(app: &App) -> Result<&Loaded, Problem> {
+    match (app.state(), app.loaded.get()) {
+        (WorkerState::Ready, Some(loaded)) => Ok(loaded),
+        (WorkerState::Draining, _) => {
+            let detail = "ask another worker";
+            Err(refusal(problem_kind::DRAINING, 503, "this worker is draining", detail))
+        }
+        _ => Err(refusal(problem_kind::NOT_READY, 503, "this worker is starting", app.doing())),
+    }
+}
+
+async fn batch(
+    State(app): Shared,
+    Path((stream, range)): Path<(String, String)>,
+    request: Request,
+) -> Response<Body> {
+    // The request's body is not needed, and could not be shared between threads.
+    let (parts, _) = request.into_parts();
+    match answer_batch(&app, &stream, &range, &parts).await {
+        Ok(response) => response,
+        Err(problem) => answer::problem(&problem),
+    }
+}
+
+async fn answer_batch(
+    app: &Arc<App>,
+    name: &str,
+    range: &str,
+    request: &Parts,
+) -> Result<Response<Body>, Problem> {
+    let loaded = loaded(app)?;
+    let headers = &request.headers;
+    let asked = BatchRequest::parse(range, request.uri.query().unwrap_or_default(), headers)?;
+    let (_, stream) = loaded.stream(name).ok_or_else(|| not_found("no such stream"))?;
+    if let Some(plan) = asked.plan.filter(|plan| *plan != stream.digest) {
+        let detail = format!(
+            "this worker serves stream {name} by plan {}, the request was made for {plan}; {PATH_PLAN} lists \
+             every fact of the plan",
+            stream.digest
+        );
+        return Err(Problem {
+            remedy: Some("restore the pipeline and its data, or accept the new plan deliberately".into()),
+            ..refusal(problem_kind::OTHER_PLAN, 409, "the plans differ", detail)
+        });
+    }
+    let samples = range_samples(loaded, name, asked.range, asked.stop, asked.need, &asked.job).await?;
+    let layout = format!("{:?} {:?}", asked.layout, asked.tensors);
+    let etag = frame::etag(&samples, &layout, asked.range, asked.stop);
+    let known = headers.get(header::IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == etag.as_bytes());
+    if known {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        return Ok(finish(response, &etag, stream.digest.to_string(), None));
+    }
+    let rows = samples.len() as u64;
+    let tensors = asked.tensors.as_deref();
+    let leases = request.extensions.get::<Arc<Leases>>();
+    let (body, bytes) = match asked.layout {
+        Layout::Compact => {
+            let patches: u64 = samples.iter().map(|s| s.meta.shape.patches_len() as u64).sum();
+            let keep: Option<Keep> = leases.map(|leases| leases.open(patches));
+            let chunks =
+                frame::chunks(&samples, patch_bytes(stream), stream.digest, asked.range, tensors, &keep);
+            let body = ChunkBody::new(chunks);
+            let bytes = body.len();
+            (Body::new(body), bytes)
+        }
+        Layout::Padded => {
+            let text = &stream.processor.text;
+            let model = PaddedModel {
+                geometry: stream.processor.geometry,
+                pad_id: text.pad_id(),
+                image_pad_id: text.image_pad_id(),
+            };
+            let place = Arc::clone(&app.expanding).acquire_owned().await;
+            let pieces = Pieces::new(samples, model, stream.digest, asked.range, tensors);
+            let bytes = pieces.bytes();
+            let keep: Option<Keep> = leases.map(|leases| leases.open(bytes));
+            (expanding(Arc::clone(app), pieces, (place.ok(), keep)), bytes)
+        }
+    };
+    app.served.batches.fetch_add(1, Ordering::Relaxed);
+    app.served.samples.fetch_add(rows, Ordering::Relaxed);
+    app.served.bytes.fetch_add(bytes, Ordering::Relaxed);
+    Ok(finish(Response::new(body), &etag, stream.digest.to_string(), Some(bytes)))
+}
+
+/// A body whose pieces are made as the reader takes them; `keep` lives as long as it does.
+fn expanding<K: Send + 'static>(app: Arc<App>, pieces: Pieces, keep: K) -> Body {
+    let stream = futures_util::stream::unfold((app, pieces, keep), |(app, mut pieces, keep)| async move {
+        let piece = pieces.next(&app.machinery.pool, &Urgency::new(0)).await?;
+        Some((Ok::<_, std::convert::Infallible>(piece), (app, pieces, keep)))
+    });
+    Body::from_stream(stream)
+}
+
+fn finish(mut response: Response<Body>, etag: &str, plan: String, bytes: Option<u64>) -> Response<Body> {
+    let headers = response.headers_mut();
+    if let Some(bytes) = bytes {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_SAFETENSORS));
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes));
+    }
+    // Hexadecimal digits, quotes and colons are valid in headers.
+    for (name, value) in [(header::ETAG.as_str(), etag), (HEADER_PLAN, plan.as_str())] {
+        if let (Ok(name), Ok(value)) = (http::HeaderName::try_from(name), HeaderValue::from_str(value)) {
+            headers.insert(name, value);
+        }
+    }
+    response
+}
+
+async fn sample(State(app): Shared, Path((stream, position)): Path<(String, String)>) -> Response<Body> {
+    let described = async {
+        let loaded = loaded(&app)?;
+        let plain = !position.is_empty() && position.bytes().all(|byte| byte.is_ascii_digit());
+        let position = if plain { position.parse().ok() } else { None };
+        let position = position.ok_or_else(|| bad_request("a position is a decimal number"))?;
+        person::sample(loaded, &stream, position).await
+    };
+    match described.await {
+        Ok(value) => answer::json(&value),
+        Err(problem) => answer::problem(&problem),
+    }
+}
+
+async fn plan(State(app): Shared) -> Response<Body> {
+    let loaded = match loaded(&app) {
+        Ok(loaded) => loaded,
+        Err(problem) => return answer::problem(&problem),
+    };
+    let streams: Map<String, serde_json::Value> = loaded
+        .streams()
+        .iter()
+        .map(|stream| {
+            let datasets: Vec<&str> = stream.datasets.iter().map(|set| set.name.as_str()).collect();
+            let described = json!({
+                "plan": stream.digest.to_string(),
+                "samples_per_epoch": stream.order.samples_per_epoch(),
+                "datasets": datasets,
+                "facts": stream.plan,
+            });
+            (stream.name.clone(), described)
+        })
+        .collect();
+    answer::json(&json!({"streams": streams}))
+}
+
+async fn bad(State(app): Shared) -> Response<Body> {
+    match loaded(&app) {
+        Ok(loaded) => {
+            let (records, unlisted) = loaded.engine.maker().bad.list();
+            answer::json(&json!({"records": records, "met_but_not_listed": unlisted}))
+        }
+        Err(problem) => answer::problem(&problem),
+    }
+}
+
+async fn status(State(app): Shared) -> Response<Body> {
+    answer::json(&app.status())
+}
+
+async fn report(State(app): Shared, request: Request) -> Response<Body> {
+    let kept = async {
+        let body = axum::body::to_bytes(request.into_body(), MAX_REPORT_BYTES)
+            .await
+            .map_err(|_| bad_request(format!("a report has at most {MAX_REPORT_BYTES} bytes")))?;
+        let report: RankReport =
+            serde_json::from_slice(&body).map_err(|error| bad_request(format!("report: {error}")))?;
+        report.check().map_err(|error| bad_request(error.to_string()))?;
+        if app.keep_report(report) {
+            return Ok(());
+        }
+        let detail = "too many ranks report here";
+        Err(refusal(problem_kind::FULL, 503, "no room for another rank", detail))
+    };
+    match kept.await {
+        Ok(()) => {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            response
+        }
+        Err(problem) => answer::problem(&problem),
+    }
+}
+
+async fn ready(State(app): Shared) -> Response<Body> {
+    match loaded(&app) {
+        Ok(_) => Response::new(Body::from("ready\n")),
+        Err(problem) => answer::problem(&problem),
+    }
+}
+
+async fn metrics(State(app): Shared) -> Response<Body> {
+    let mut response = Response::new(Body::from(crate::metrics::text(&app)));
+    let text = HeaderValue::from_static("text/plain; version=0.0.4");
+    response.headers_mut().insert(header::CONTENT_TYPE, text);
+    response
+}
