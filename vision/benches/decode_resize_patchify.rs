@@ -7,19 +7,13 @@
 use std::path::Path;
 
 use feedmill_vision::{
-    ColorPolicy, Geometry, Grid, ImageLimits, RgbImage, Scratch, decode_rgb, fill_patches,
-    read_header, smart_resize,
+    ColorPolicy, Geometry, Grid, ImageLimits, RgbImage, Scratch, decode_rgb, fill_patches, read_header,
+    smart_resize,
 };
 use rustix::time::{ClockId, clock_gettime};
 
-const PHOTOS: [&str; 6] = [
-    "astronaut.png",
-    "chelsea.png",
-    "china.jpg",
-    "coffee.png",
-    "hubble_deep_field.jpg",
-    "rocket.jpg",
-];
+const PHOTOS: [&str; 6] =
+    ["astronaut.png", "chelsea.png", "china.jpg", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg"];
 const SIZES: [(usize, usize); 4] = [(1200, 750), (750, 1200), (1024, 880), (960, 940)];
 const ROUNDS: usize = 11;
 
@@ -62,11 +56,7 @@ fn main() {
         samples.sort_unstable();
         samples[samples.len() / 2] as f64 / 1e6 / count
     };
-    let mut ratios: Vec<f64> = whole
-        .iter()
-        .zip(&alone)
-        .map(|(w, a)| *w as f64 / *a as f64)
-        .collect();
+    let mut ratios: Vec<f64> = whole.iter().zip(&alone).map(|(w, a)| *w as f64 / *a as f64).collect();
     ratios.sort_unstable_by(f64::total_cmp);
     let ratio = ratios[ratios.len() / 2];
     let (alone, headers, whole) = (ms(&mut alone), ms(&mut headers), ms(&mut whole));
@@ -75,16 +65,10 @@ fn main() {
         photos.len(),
         bytes / photos.len() / 1024
     );
-    println!(
-        "libjpeg-turbo alone       {alone:.3} ms {:.0}/s",
-        1e3 / alone
-    );
+    println!("libjpeg-turbo alone       {alone:.3} ms {:.0}/s", 1e3 / alone);
     println!("header                    {headers:.4} ms");
     println!("resize and patches        {:.3} ms", whole - alone);
-    println!(
-        "whole                     {whole:.3} ms {:.0}/s",
-        1e3 / whole
-    );
+    println!("whole                     {whole:.3} ms {:.0}/s", 1e3 / whole);
     println!("whole / libjpeg-turbo     {ratio:.3} (goal: at most 1.7)");
     println!(
         r#"{{"bench":"decode_resize_patchify","photos":{},"decode_ms":{alone:.4},"header_ms":{headers:.4},"resize_patchify_ms":{:.4},"whole_ms":{whole:.4},"ratio":{ratio:.4},"per_second":{:.1}}}"#,
@@ -121,17 +105,13 @@ fn patches(photo: &[u8], scratch: &mut Scratch, out: &mut Vec<u8>) -> u64 {
 
 /// Every photo in every size, as JPEG of quality 85 with halved chroma.
 fn photographs() -> Vec<Vec<u8>> {
-    let folder = Path::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../tests/golden/photos"
-    ));
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/photos"));
     let mut scratch = Scratch::default();
     let mut made = Vec::new();
     for name in PHOTOS {
         let bytes = std::fs::read(folder.join(name)).expect("a committed photo");
         let header = read_header(&bytes, &ImageLimits::default()).expect("a header");
-        let photo =
-            decode_rgb(&bytes, &header, &ColorPolicy::default(), &mut scratch).expect("pixels");
+        let photo = decode_rgb(&bytes, &header, &ColorPolicy::default(), &mut scratch).expect("pixels");
         for (width, height) in SIZES {
             let pixels = mirrored(&photo, width, height);
             let image = turbojpeg::Image {

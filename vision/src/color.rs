@@ -28,23 +28,14 @@ pub(crate) fn inverted_cmyk_to_rgb(cmyk: &[u8], rgb: &mut [u8]) {
 /// Writes one pixel with alpha by the policy: on white, or with the alpha dropped.
 #[inline]
 pub(crate) fn put_rgba(pixel: &mut [u8], rgb: [u8; 3], alpha: u8, on_white: bool) {
-    let shown = if on_white && alpha != 255 {
-        rgb.map(|channel| over_white(channel, alpha))
-    } else {
-        rgb
-    };
+    let shown = if on_white && alpha != 255 { rgb.map(|channel| over_white(channel, alpha)) } else { rgb };
     pixel[..3].copy_from_slice(&shown);
 }
 
 /// Turns RGBA bytes into RGB bytes by the policy.
 pub(crate) fn rgba_to_rgb(rgba: &[u8], rgb: &mut [u8], on_white: bool) {
     for (source, pixel) in rgba.chunks_exact(4).zip(rgb.chunks_exact_mut(3)) {
-        put_rgba(
-            pixel,
-            [source[0], source[1], source[2]],
-            source[3],
-            on_white,
-        );
+        put_rgba(pixel, [source[0], source[1], source[2]], source[3], on_white);
     }
 }
 
@@ -58,11 +49,7 @@ mod tests {
             for a in 0..=255u8 {
                 let exact = (f64::from(c) * f64::from(a) + 255.0 * (255.0 - f64::from(a))) / 255.0;
                 assert_eq!(over_white(c, a), exact.round() as u8, "{c} {a}");
-                assert_eq!(
-                    multiply(c, a),
-                    (f64::from(c) * f64::from(a) / 255.0).round() as u8,
-                    "{c} {a}"
-                );
+                assert_eq!(multiply(c, a), (f64::from(c) * f64::from(a) / 255.0).round() as u8, "{c} {a}");
             }
         }
     }

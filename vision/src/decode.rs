@@ -32,14 +32,9 @@ pub fn decode_rgb(
 ) -> Result<RgbImage, ImageError> {
     let (width, height) = header.oriented_size(policy);
     let length = width as usize * height as usize * 3;
-    let pixels =
-        decode_padded(bytes, header, policy, scratch).map(|padded| padded[..length].to_vec());
+    let pixels = decode_padded(bytes, header, policy, scratch).map(|padded| padded[..length].to_vec());
     scratch.trim();
-    Ok(RgbImage {
-        width,
-        height,
-        pixels: pixels?,
-    })
+    Ok(RgbImage { width, height, pixels: pixels? })
 }
 
 /// Decodes into the scratch. The slice is the oriented picture, and [`PADDING`] bytes of anything behind it.
@@ -69,13 +64,7 @@ pub(crate) fn decode_padded<'s>(
     }
     if policy.exif_orientation && outline.orientation != 1 {
         let turned = room(&mut scratch.oriented, length);
-        orient::apply(
-            rgb,
-            width,
-            height,
-            outline.orientation,
-            &mut turned[..length - PADDING],
-        );
+        orient::apply(rgb, width, height, outline.orientation, &mut turned[..length - PADDING]);
         return Ok(turned);
     }
     Ok(padded)

@@ -107,8 +107,6 @@ impl ImageError {
 
     /// A damaged picture; the reason is shown to people.
     pub(crate) fn corrupt(reason: impl Into<String>) -> Self {
-        Self::Corrupt {
-            reason: reason.into(),
-        }
+        Self::Corrupt { reason: reason.into() }
     }
 }

@@ -17,19 +17,11 @@ pub(crate) fn orientation(block: &[u8]) -> Option<u8> {
     };
     let u16_at = |at: usize| {
         let two: [u8; 2] = tiff.get(at..at.checked_add(2)?)?.try_into().ok()?;
-        Some(if big {
-            u16::from_be_bytes(two)
-        } else {
-            u16::from_le_bytes(two)
-        })
+        Some(if big { u16::from_be_bytes(two) } else { u16::from_le_bytes(two) })
     };
     let u32_at = |at: usize| {
         let four: [u8; 4] = tiff.get(at..at.checked_add(4)?)?.try_into().ok()?;
-        Some(if big {
-            u32::from_be_bytes(four)
-        } else {
-            u32::from_le_bytes(four)
-        })
+        Some(if big { u32::from_be_bytes(four) } else { u32::from_le_bytes(four) })
     };
     let directory = usize::try_from(u32_at(4)?).ok()?;
     let entries = usize::from(u16_at(directory)?);
@@ -38,11 +30,7 @@ pub(crate) fn orientation(block: &[u8]) -> Option<u8> {
         if u16_at(at)? == ORIENTATION {
             let (kind, count, value) = (u16_at(at + 2)?, u32_at(at + 4)?, u16_at(at + 8)?);
             let valid = kind == SHORT && count == 1 && (1..=8).contains(&value);
-            return if valid {
-                u8::try_from(value).ok()
-            } else {
-                None
-            };
+            return if valid { u8::try_from(value).ok() } else { None };
         }
     }
     None
@@ -54,24 +42,12 @@ mod tests {
 
     fn block(big: bool, entries: &[(u16, u16, u32, u16)]) -> Vec<u8> {
         let two = |v: u16| {
-            if big {
-                v.to_be_bytes()
-            } else {
-                v.to_le_bytes()
-            }
+            if big { v.to_be_bytes() } else { v.to_le_bytes() }
         };
         let four = |v: u32| {
-            if big {
-                v.to_be_bytes()
-            } else {
-                v.to_le_bytes()
-            }
+            if big { v.to_be_bytes() } else { v.to_le_bytes() }
         };
-        let mut out = if big {
-            b"MM\0*".to_vec()
-        } else {
-            b"II*\0".to_vec()
-        };
+        let mut out = if big { b"MM\0*".to_vec() } else { b"II*\0".to_vec() };
         out.extend(four(8));
         out.extend(two(entries.len() as u16));
         for &(tag, kind, count, value) in entries {
@@ -96,13 +72,9 @@ mod tests {
 
     #[test]
     fn ignores_what_is_not_a_valid_tag() {
-        for entry in [
-            (0x0112, 3, 1, 0),
-            (0x0112, 3, 1, 9),
-            (0x0112, 4, 1, 6),
-            (0x0112, 3, 2, 6),
-            (0x0113, 3, 1, 6),
-        ] {
+        for entry in
+            [(0x0112, 3, 1, 0), (0x0112, 3, 1, 9), (0x0112, 4, 1, 6), (0x0112, 3, 2, 6), (0x0113, 3, 1, 6)]
+        {
             assert_eq!(orientation(&block(false, &[entry])), None, "{entry:?}");
         }
     }

@@ -45,16 +45,10 @@ fn fill(
     let (height, width) = resized;
     let factor = geometry.factor();
     if factor == 0 || height == 0 || width == 0 || height % factor != 0 || width % factor != 0 {
-        return Err(ImageError::WrongPlace {
-            expected: 0,
-            actual: out.len(),
-        });
+        return Err(ImageError::WrongPlace { expected: 0, actual: out.len() });
     }
     if out.len() != grid.patch_bytes(geometry) {
-        return Err(ImageError::WrongPlace {
-            expected: grid.patch_bytes(geometry),
-            actual: out.len(),
-        });
+        return Err(ImageError::WrongPlace { expected: grid.patch_bytes(geometry), actual: out.len() });
     }
     let (from_width, from_height) = header.oriented_size(policy);
     let kernels = Kernels::detect();

@@ -67,20 +67,12 @@ impl Geometry {
     pub fn from_preprocessor_config(config: &Value) -> Result<Self, GeometryError> {
         let field = |name: &'static str| config.get(name).filter(|value| !value.is_null());
         let refuse = |field: &'static str, value: &Value, supported: &'static str| {
-            GeometryError::Unsupported {
-                field,
-                value: value.to_string(),
-                supported,
-            }
+            GeometryError::Unsupported { field, value: value.to_string(), supported }
         };
 
-        let processor = field("image_processor_type").ok_or(GeometryError::Missing {
-            field: "image_processor_type",
-        })?;
-        if !processor
-            .as_str()
-            .is_some_and(|name| PROCESSORS.contains(&name))
-        {
+        let processor =
+            field("image_processor_type").ok_or(GeometryError::Missing { field: "image_processor_type" })?;
+        if !processor.as_str().is_some_and(|name| PROCESSORS.contains(&name)) {
             return Err(refuse(
                 "image_processor_type",
                 processor,
@@ -107,38 +99,27 @@ impl Geometry {
 
         let side = |name: &'static str| {
             let value = field(name).ok_or(GeometryError::Missing { field: name })?;
-            let side = value
-                .as_u64()
-                .filter(|side| (1..=Self::MAX_SIDE).contains(side));
-            side.and_then(|side| u32::try_from(side).ok())
-                .ok_or_else(|| refuse(name, value, "1 to 256"))
+            let side = value.as_u64().filter(|side| (1..=Self::MAX_SIDE).contains(side));
+            side.and_then(|side| u32::try_from(side).ok()).ok_or_else(|| refuse(name, value, "1 to 256"))
         };
         let statistic = |name: &'static str| {
             let value = field(name).ok_or(GeometryError::Missing { field: name })?;
-            let numbers: Option<Vec<f32>> = value.as_array().and_then(|list| {
-                list.iter()
-                    .map(|number| number.as_f64().map(|v| v as f32))
-                    .collect()
-            });
+            let numbers: Option<Vec<f32>> = value
+                .as_array()
+                .and_then(|list| list.iter().map(|number| number.as_f64().map(|v| v as f32)).collect());
             numbers
                 .and_then(|numbers| <[f32; 3]>::try_from(numbers).ok())
                 .filter(|numbers| numbers.iter().all(|number| number.is_finite()))
                 .ok_or_else(|| refuse(name, value, "three numbers"))
         };
         let limit = |edge: &'static str, short: &'static str| {
-            let from_size = field("size")
-                .and_then(|size| size.get(edge))
-                .filter(|value| !value.is_null());
+            let from_size = field("size").and_then(|size| size.get(edge)).filter(|value| !value.is_null());
             let from_top = field(short);
-            let value = from_size
-                .or(from_top)
-                .ok_or(GeometryError::Missing { field: edge })?;
+            let value = from_size.or(from_top).ok_or(GeometryError::Missing { field: edge })?;
             if let Some(other) = from_top.filter(|other| *other != value) {
                 return Err(refuse(short, other, "the same as in size"));
             }
-            let pixels = value
-                .as_u64()
-                .filter(|pixels| (1..=Self::MAX_PIXELS).contains(pixels));
+            let pixels = value.as_u64().filter(|pixels| (1..=Self::MAX_PIXELS).contains(pixels));
             pixels.ok_or_else(|| refuse(edge, value, "a pixel count up to 2^30"))
         };
 
@@ -191,10 +172,7 @@ mod tests {
     #[test]
     fn files_of_the_three_model_families_are_understood() {
         let geometry = Geometry::from_preprocessor_config(&qwen3()).unwrap();
-        assert_eq!(
-            (geometry.factor(), geometry.min_pixels, geometry.max_pixels),
-            (32, 65_536, 16_777_216)
-        );
+        assert_eq!((geometry.factor(), geometry.min_pixels, geometry.max_pixels), (32, 65_536, 16_777_216));
         // Qwen2-VL and the first Qwen2.5-VL files: no size, limits at the top.
         let older = json!({
             "min_pixels": 3136, "max_pixels": 12_845_056, "patch_size": 14, "temporal_patch_size": 2,
@@ -203,10 +181,7 @@ mod tests {
             "image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor"
         });
         let geometry = Geometry::from_preprocessor_config(&older).unwrap();
-        assert_eq!(
-            (geometry.factor(), geometry.min_pixels, geometry.max_pixels),
-            (28, 3136, 12_845_056)
-        );
+        assert_eq!((geometry.factor(), geometry.min_pixels, geometry.max_pixels), (28, 3136, 12_845_056));
         assert_eq!(geometry.mean[2], 0.408_210_73);
         // Files saved again by later versions say both.
         let mut both = older.clone();
@@ -246,25 +221,14 @@ mod tests {
             }
         }
         for (size, field) in [
-            (
-                json!({"shortest_edge": 65_536, "longest_edge": 1}),
-                "shortest_edge",
-            ),
-            (
-                json!({"shortest_edge": 0, "longest_edge": 9}),
-                "shortest_edge",
-            ),
-            (
-                json!({"shortest_edge": 1, "longest_edge": 9e30}),
-                "longest_edge",
-            ),
+            (json!({"shortest_edge": 65_536, "longest_edge": 1}), "shortest_edge"),
+            (json!({"shortest_edge": 0, "longest_edge": 9}), "shortest_edge"),
+            (json!({"shortest_edge": 1, "longest_edge": 9e30}), "longest_edge"),
         ] {
             let mut config = qwen3();
             config["size"] = size;
             let refused = Geometry::from_preprocessor_config(&config);
-            assert!(
-                matches!(refused, Err(GeometryError::Unsupported { field: f, .. }) if f == field)
-            );
+            assert!(matches!(refused, Err(GeometryError::Unsupported { field: f, .. }) if f == field));
         }
     }
 
@@ -286,12 +250,7 @@ mod tests {
         let mut config = qwen3();
         config["size"] = Value::Null;
         let refused = Geometry::from_preprocessor_config(&config);
-        assert_eq!(
-            refused,
-            Err(GeometryError::Missing {
-                field: "shortest_edge"
-            })
-        );
+        assert_eq!(refused, Err(GeometryError::Missing { field: "shortest_edge" }));
         assert!(Geometry::from_preprocessor_config(&Value::Null).is_err());
     }
 }

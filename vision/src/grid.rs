@@ -17,11 +17,7 @@ impl Grid {
     /// The grid of a resized picture (height, width in pixels), which [`crate::smart_resize()`] gives.
     pub fn of(resized: (u32, u32), geometry: &Geometry) -> Self {
         let patch = geometry.patch.max(1);
-        Self {
-            t: 1,
-            h: resized.0 / patch,
-            w: resized.1 / patch,
-        }
+        Self { t: 1, h: resized.0 / patch, w: resized.1 / patch }
     }
 
     /// Rows of the patch matrix: one per patch.

@@ -70,10 +70,7 @@ pub fn read_header(bytes: &[u8], limits: &ImageLimits) -> Result<ImageHeader, Im
         return Err(ImageError::Empty);
     }
     if bytes.len() as u64 > limits.max_bytes {
-        return Err(ImageError::TooManyBytes {
-            bytes: bytes.len() as u64,
-            limit: limits.max_bytes,
-        });
+        return Err(ImageError::TooManyBytes { bytes: bytes.len() as u64, limit: limits.max_bytes });
     }
     let format = sniff(bytes)?;
     let outline = contained(|| match format {
@@ -89,11 +86,7 @@ pub fn read_header(bytes: &[u8], limits: &ImageLimits) -> Result<ImageHeader, Im
         return Err(ImageError::corrupt("image without pixels"));
     }
     if width * height > limits.max_pixels {
-        return Err(ImageError::TooLarge {
-            width,
-            height,
-            limit: limits.max_pixels,
-        });
+        return Err(ImageError::TooLarge { width, height, limit: limits.max_pixels });
     }
     Ok(ImageHeader { format, outline })
 }

@@ -12,10 +12,7 @@ pub struct ImageLimits {
 
 impl Default for ImageLimits {
     fn default() -> Self {
-        Self {
-            max_bytes: 64 << 20,
-            max_pixels: 178_956_970,
-        }
+        Self { max_bytes: 64 << 20, max_pixels: 178_956_970 }
     }
 }
 
@@ -35,9 +32,6 @@ pub struct ColorPolicy {
 
 impl Default for ColorPolicy {
     fn default() -> Self {
-        Self {
-            exif_orientation: true,
-            alpha_on_white: true,
-        }
+        Self { exif_orientation: true, alpha_on_white: true }
     }
 }

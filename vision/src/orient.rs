@@ -7,18 +7,8 @@ pub(crate) fn swaps_axes(orientation: u8) -> bool {
 
 /// Writes the turned and flipped picture. `source` is `width * height * 3` bytes, `target` has the same
 /// length; orientation is 2..=8.
-pub(crate) fn apply(
-    source: &[u8],
-    width: usize,
-    height: usize,
-    orientation: u8,
-    target: &mut [u8],
-) {
-    let out_width = if swaps_axes(orientation) {
-        height
-    } else {
-        width
-    };
+pub(crate) fn apply(source: &[u8], width: usize, height: usize, orientation: u8, target: &mut [u8]) {
+    let out_width = if swaps_axes(orientation) { height } else { width };
     if out_width == 0 {
         return;
     }

@@ -60,32 +60,19 @@ impl Scratch {
             .map(|buffer| buffer.capacity())
             .sum::<usize>()
             + rows.offsets.capacity() * size_of::<usize>()
-            + [&rows.across, &rows.down]
-                .into_iter()
-                .flatten()
-                .map(Axis::bytes)
-                .sum::<usize>()
+            + [&rows.across, &rows.down].into_iter().flatten().map(Axis::bytes).sum::<usize>()
     }
 
     /// Gives large buffers back.
     pub(crate) fn trim(&mut self) {
         let rows = &mut self.rows;
-        for buffer in [
-            &mut self.rgb,
-            &mut self.raw,
-            &mut self.oriented,
-            &mut rows.ring,
-            &mut rows.line,
-        ] {
+        for buffer in [&mut self.rgb, &mut self.raw, &mut self.oriented, &mut rows.ring, &mut rows.line] {
             if buffer.capacity() > self.keep_bytes {
                 *buffer = Vec::new();
             }
         }
         for axis in [&mut rows.across, &mut rows.down] {
-            if axis
-                .as_ref()
-                .is_some_and(|axis| axis.bytes() > self.keep_bytes)
-            {
+            if axis.as_ref().is_some_and(|axis| axis.bytes() > self.keep_bytes) {
                 *axis = None;
             }
         }

@@ -13,11 +13,7 @@ const MAX_RATIO: u64 = 200;
 /// # Errors
 /// [`ImageError::AspectRatio`] when one side is more than 200 times the other (exactly 200 is fine);
 /// [`ImageError::Corrupt`] when a side is 0.
-pub fn smart_resize(
-    height: u32,
-    width: u32,
-    geometry: &Geometry,
-) -> Result<(u32, u32), ImageError> {
+pub fn smart_resize(height: u32, width: u32, geometry: &Geometry) -> Result<(u32, u32), ImageError> {
     let (short, long) = (u64::from(height.min(width)), u64::from(height.max(width)));
     if short == 0 {
         return Err(ImageError::corrupt("image without pixels"));
@@ -50,15 +46,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn geometry(patch: u32, min_pixels: u64, max_pixels: u64) -> Geometry {
-        Geometry {
-            patch,
-            merge: 2,
-            temporal: 2,
-            min_pixels,
-            max_pixels,
-            mean: [0.5; 3],
-            std: [0.5; 3],
-        }
+        Geometry { patch, merge: 2, temporal: 2, min_pixels, max_pixels, mean: [0.5; 3], std: [0.5; 3] }
     }
 
     #[test]
@@ -74,13 +62,7 @@ mod tests {
             assert_eq!(smart_resize(from.0, from.1, &geometry), Ok(to));
         }
         let refused = smart_resize(201, 1, &geometry);
-        assert_eq!(
-            refused,
-            Err(ImageError::AspectRatio {
-                width: 1,
-                height: 201
-            })
-        );
+        assert_eq!(refused, Err(ImageError::AspectRatio { width: 1, height: 201 }));
     }
 
     proptest! {

@@ -54,9 +54,7 @@ pub(crate) fn sniff(bytes: &[u8]) -> Result<Format, ImageError> {
     if starts(b"II*\0") || starts(b"MM\0*") || starts(b"II+\0") || starts(b"MM\0+") {
         return Ok(Format::Tiff);
     }
-    Err(ImageError::Unsupported {
-        detected: describe(bytes),
-    })
+    Err(ImageError::Unsupported { detected: describe(bytes) })
 }
 
 /// Names common things that stand where pictures should be, so that people see what they fetched.
@@ -90,17 +88,11 @@ const TEXT_WINDOW: usize = 1024;
 
 fn describe_text(bytes: &[u8]) -> &'static str {
     let text = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
-    let text = text
-        .get(..TEXT_WINDOW)
-        .unwrap_or(text)
-        .trim_ascii_start()
-        .to_ascii_lowercase();
+    let text = text.get(..TEXT_WINDOW).unwrap_or(text).trim_ascii_start().to_ascii_lowercase();
     let contains = |needle: &[u8]| text.windows(needle.len()).any(|window| window == needle);
     match text.first() {
         Some(b'<') if contains(b"<svg") => "SVG",
-        Some(b'<') if contains(b"<html") || contains(b"<!doctype html") || contains(b"<head") => {
-            "HTML page"
-        }
+        Some(b'<') if contains(b"<html") || contains(b"<!doctype html") || contains(b"<head") => "HTML page",
         Some(b'<') => "XML or HTML text",
         Some(b'{' | b'[') => "JSON text",
         _ => "unknown content",
@@ -116,10 +108,7 @@ mod tests {
         let cases: [(&[u8], &str); 8] = [
             (b"<!DOCTYPE html><html>", "HTML page"),
             (b"\xEF\xBB\xBF  <?xml version='1.0'?><svg/>", "SVG"),
-            (
-                b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>",
-                "XML or HTML text",
-            ),
+            (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "XML or HTML text"),
             (b"{\"error\": 1}", "JSON text"),
             (b"%PDF-1.7", "PDF"),
             (b"\0\0\0\x18ftypavif\0\0\0\0", "AVIF"),
@@ -127,10 +116,7 @@ mod tests {
             (b"\xFF\xD8", "unknown content"),
         ];
         for (bytes, name) in cases {
-            assert_eq!(
-                sniff(bytes),
-                Err(ImageError::Unsupported { detected: name })
-            );
+            assert_eq!(sniff(bytes), Err(ImageError::Unsupported { detected: name }));
         }
     }
 }

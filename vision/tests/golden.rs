@@ -20,10 +20,7 @@ fn json(path: &str) -> Value {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The golden configs say only what differs; the rest is what every checkpoint's file says.
@@ -34,75 +31,38 @@ fn geometry(config: &Value) -> Geometry {
 }
 
 fn u64s(value: &Value) -> Vec<u64> {
-    value
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|number| number.as_u64().unwrap())
-        .collect()
+    value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
 }
 
 /// Grid, resized height and width, patches.
 type Outcome = (Grid, (u32, u32), Vec<u8>);
 
 /// Outcome of one image under one geometry: ok, or the class of the error.
-fn outcome(
-    bytes: &[u8],
-    geometry: &Geometry,
-    scratch: &mut Scratch,
-) -> Result<Outcome, ImageError> {
+fn outcome(bytes: &[u8], geometry: &Geometry, scratch: &mut Scratch) -> Result<Outcome, ImageError> {
     let policy = ColorPolicy::default();
     let header = read_header(bytes, &ImageLimits::default())?;
     let (width, height) = header.oriented_size(&policy);
     let resized = smart_resize(height, width, geometry)?;
     let grid = Grid::of(resized, geometry);
     let mut patches = vec![0xA5; grid.patch_bytes(geometry)];
-    fill_patches(
-        bytes,
-        &header,
-        resized,
-        geometry,
-        &policy,
-        scratch,
-        &mut patches,
-    )?;
+    fill_patches(bytes, &header, resized, geometry, &policy, scratch, &mut patches)?;
     Ok((grid, resized, patches))
 }
 
 fn check_file(entry: &Value, configs: &Value, scratch: &mut Scratch) -> usize {
     let file = entry["file"].as_str().unwrap();
     let bytes = std::fs::read(golden(file)).unwrap();
-    assert_eq!(
-        sha256(&bytes),
-        entry["sha256"].as_str().unwrap(),
-        "{file} is the golden file"
-    );
-    let accept: Vec<&str> = entry["accept"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|class| class.as_str().unwrap())
-        .collect();
+    assert_eq!(sha256(&bytes), entry["sha256"].as_str().unwrap(), "{file} is the golden file");
+    let accept: Vec<&str> =
+        entry["accept"].as_array().unwrap().iter().map(|class| class.as_str().unwrap()).collect();
     let policy = ColorPolicy::default();
 
     if let Some(rgb) = entry["rgb"].as_object() {
         let header = read_header(&bytes, &ImageLimits::default()).unwrap();
         let picture = decode_rgb(&bytes, &header, &policy, scratch).unwrap();
-        assert_eq!(
-            u64::from(picture.width),
-            rgb["width"].as_u64().unwrap(),
-            "{file}"
-        );
-        assert_eq!(
-            u64::from(picture.height),
-            rgb["height"].as_u64().unwrap(),
-            "{file}"
-        );
-        assert_eq!(
-            sha256(&picture.pixels),
-            rgb["sha256"].as_str().unwrap(),
-            "{file}: RGB"
-        );
+        assert_eq!(u64::from(picture.width), rgb["width"].as_u64().unwrap(), "{file}");
+        assert_eq!(u64::from(picture.height), rgb["height"].as_u64().unwrap(), "{file}");
+        assert_eq!(sha256(&picture.pixels), rgb["sha256"].as_str().unwrap(), "{file}: RGB");
         let stored = (&entry["reference"]["width"], &entry["reference"]["height"]);
         let (width, height) = header.stored_size();
         assert_eq!(
@@ -128,16 +88,8 @@ fn check_file(entry: &Value, configs: &Value, scratch: &mut Scratch) -> usize {
                     [grid.t, grid.h, grid.w].map(u64::from),
                     "{file} {name}"
                 );
-                assert_eq!(
-                    expected["tokens"].as_u64(),
-                    Some(grid.tokens(&geometry)),
-                    "{file} {name}"
-                );
-                assert_eq!(
-                    expected["rows"].as_u64(),
-                    Some(grid.rows()),
-                    "{file} {name}"
-                );
+                assert_eq!(expected["tokens"].as_u64(), Some(grid.tokens(&geometry)), "{file} {name}");
+                assert_eq!(expected["rows"].as_u64(), Some(grid.rows()), "{file} {name}");
                 assert_eq!(
                     expected["u8_sha256"].as_str().unwrap(),
                     sha256(&patches),
@@ -160,10 +112,7 @@ fn check_file(entry: &Value, configs: &Value, scratch: &mut Scratch) -> usize {
             Ok(_) => "ok",
             Err(error) => error.class().as_str(),
         };
-        assert!(
-            accept.contains(&class),
-            "{file}: {class}, accepted {accept:?}"
-        );
+        assert!(accept.contains(&class), "{file}: {class}, accepted {accept:?}");
         checked += 1;
     }
     checked
@@ -171,44 +120,24 @@ fn check_file(entry: &Value, configs: &Value, scratch: &mut Scratch) -> usize {
 
 /// Expands to the processor's own `pixel_values` (both temporal slots) and compares hashes.
 fn check_values(grid: &Grid, geometry: &Geometry, patches: &[u8], expected: &Value, file: &str) {
-    let (table, bf16) = (
-        normalisation_lut(geometry),
-        normalisation_lut_bf16(geometry),
-    );
+    let (table, bf16) = (normalisation_lut(geometry), normalisation_lut_bf16(geometry));
     let plane = (geometry.patch * geometry.patch) as usize;
     let (mut wide, mut narrow) = (Sha256::new(), Sha256::new());
     for row in patches.chunks_exact(3 * plane) {
         for (channel, pixels) in row.chunks_exact(plane).enumerate() {
-            let values: Vec<u8> = pixels
-                .iter()
-                .flat_map(|byte| table[channel][usize::from(*byte)].to_le_bytes())
-                .collect();
-            let halves: Vec<u8> = pixels
-                .iter()
-                .flat_map(|byte| bf16[channel][usize::from(*byte)].to_le_bytes())
-                .collect();
+            let values: Vec<u8> =
+                pixels.iter().flat_map(|byte| table[channel][usize::from(*byte)].to_le_bytes()).collect();
+            let halves: Vec<u8> =
+                pixels.iter().flat_map(|byte| bf16[channel][usize::from(*byte)].to_le_bytes()).collect();
             for _ in 0..geometry.temporal {
                 wide.update(&values);
                 narrow.update(&halves);
             }
         }
     }
-    let hex = |hash: Sha256| {
-        hash.finalize()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
-    };
-    assert_eq!(
-        expected["fp32_sha256"].as_str(),
-        Some(hex(wide).as_str()),
-        "{file} {grid:?}: fp32"
-    );
-    assert_eq!(
-        expected["bf16_sha256"].as_str(),
-        Some(hex(narrow).as_str()),
-        "{file} {grid:?}: bf16"
-    );
+    let hex = |hash: Sha256| hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    assert_eq!(expected["fp32_sha256"].as_str(), Some(hex(wide).as_str()), "{file} {grid:?}: fp32");
+    assert_eq!(expected["bf16_sha256"].as_str(), Some(hex(narrow).as_str()), "{file} {grid:?}: bf16");
 }
 
 fn check_list(list: &str) -> (usize, usize) {
@@ -216,31 +145,19 @@ fn check_list(list: &str) -> (usize, usize) {
     let mut scratch = Scratch::default();
     let files = expected["images"].as_array().unwrap();
     let configs = json("expected/images.json")["configs"].clone();
-    (
-        files.len(),
-        files
-            .iter()
-            .map(|entry| check_file(entry, &configs, &mut scratch))
-            .sum(),
-    )
+    (files.len(), files.iter().map(|entry| check_file(entry, &configs, &mut scratch)).sum())
 }
 
 #[test]
 fn every_golden_image_gives_the_processor_s_patches() {
     let (files, checked) = check_list("expected/images.json");
-    assert!(
-        files >= 130 && checked >= 650,
-        "{files} files, {checked} checks"
-    );
+    assert!(files >= 130 && checked >= 650, "{files} files, {checked} checks");
 }
 
 #[test]
 fn every_golden_photo_gives_the_processor_s_patches() {
     let (files, checked) = check_list("expected/photos.json");
-    assert!(
-        files >= 6 && checked >= 30,
-        "{files} files, {checked} checks"
-    );
+    assert!(files >= 6 && checked >= 30, "{files} files, {checked} checks");
 }
 
 #[test]
@@ -262,16 +179,8 @@ fn smart_resize_gives_every_golden_size() {
         let result = smart_resize(number(0) as u32, number(1) as u32, &geometry);
         match (cells[6], result) {
             ("ok", Ok(resized)) => {
-                assert_eq!(
-                    (u64::from(resized.0), u64::from(resized.1)),
-                    (number(7), number(8)),
-                    "{line}"
-                );
-                assert_eq!(
-                    Grid::of(resized, &geometry).tokens(&geometry),
-                    number(9),
-                    "{line}"
-                );
+                assert_eq!((u64::from(resized.0), u64::from(resized.1)), (number(7), number(8)), "{line}");
+                assert_eq!(Grid::of(resized, &geometry).tokens(&geometry), number(9), "{line}");
             }
             (class, Err(error)) => assert_eq!(class, error.class().as_str(), "{line}"),
             (class, Ok(resized)) => panic!("{line}: {resized:?} instead of {class}"),
@@ -295,37 +204,20 @@ fn normalisation_tables_are_bit_equal() {
     let configs = json("expected/images.json")["configs"].clone();
     for name in ["q3-small", "q25-small"] {
         let geometry = geometry(&configs[name]);
-        let wide: Vec<u8> = normalisation_lut(&geometry)
-            .iter()
-            .flatten()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
+        let wide: Vec<u8> =
+            normalisation_lut(&geometry).iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
         assert_eq!(wide, tensor(&file, &format!("{name}/f32")), "{name}");
-        let narrow: Vec<u8> = normalisation_lut_bf16(&geometry)
-            .iter()
-            .flatten()
-            .flat_map(|bits| bits.to_le_bytes())
-            .collect();
-        assert_eq!(
-            narrow,
-            tensor(&file, &format!("{name}/bf16_bits")),
-            "{name}"
-        );
+        let narrow: Vec<u8> =
+            normalisation_lut_bf16(&geometry).iter().flatten().flat_map(|bits| bits.to_le_bytes()).collect();
+        assert_eq!(narrow, tensor(&file, &format!("{name}/bf16_bits")), "{name}");
     }
 }
 
 #[test]
 fn the_golden_preprocessor_config_is_understood() {
-    let geometry =
-        Geometry::from_preprocessor_config(&json("tokenizer/preprocessor_config.json")).unwrap();
-    assert_eq!(
-        (geometry.patch, geometry.merge, geometry.temporal),
-        (16, 2, 2)
-    );
-    assert_eq!(
-        (geometry.min_pixels, geometry.max_pixels),
-        (65536, 16_777_216)
-    );
+    let geometry = Geometry::from_preprocessor_config(&json("tokenizer/preprocessor_config.json")).unwrap();
+    assert_eq!((geometry.patch, geometry.merge, geometry.temporal), (16, 2, 2));
+    assert_eq!((geometry.min_pixels, geometry.max_pixels), (65536, 16_777_216));
 }
 
 #[test]

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use feedmill_vision::{
-    ColorPolicy, Geometry, Grid, ImageClass, ImageError, ImageLimits, RgbImage, Scratch,
-    decode_rgb, fill_patches, read_header, smart_resize,
+    ColorPolicy, Geometry, Grid, ImageClass, ImageError, ImageLimits, RgbImage, Scratch, decode_rgb,
+    fill_patches, read_header, smart_resize,
 };
 
 const GEOMETRY: Geometry = Geometry {
@@ -30,12 +30,7 @@ fn small_files() -> Vec<(String, Vec<u8>)> {
         .unwrap()
         .map(|entry| entry.unwrap())
         .filter(|entry| entry.metadata().unwrap().len() <= 30_000)
-        .map(|entry| {
-            (
-                entry.file_name().into_string().unwrap(),
-                std::fs::read(entry.path()).unwrap(),
-            )
-        })
+        .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
         .filter(|(name, _)| name != "huge_flat_6000x4000.png")
         .collect();
     files.sort();
@@ -44,31 +39,17 @@ fn small_files() -> Vec<(String, Vec<u8>)> {
 }
 
 fn decode(bytes: &[u8], scratch: &mut Scratch) -> Result<RgbImage, ImageError> {
-    let header = read_header(
-        bytes,
-        &ImageLimits {
-            max_pixels: 1 << 22,
-            ..ImageLimits::default()
-        },
-    )?;
+    let header = read_header(bytes, &ImageLimits { max_pixels: 1 << 22, ..ImageLimits::default() })?;
     decode_rgb(bytes, &header, &ColorPolicy::default(), scratch)
 }
 
 fn patches(bytes: &[u8], scratch: &mut Scratch) -> Result<Vec<u8>, ImageError> {
     let policy = ColorPolicy::default();
-    let header = read_header(
-        bytes,
-        &ImageLimits {
-            max_pixels: 1 << 22,
-            ..ImageLimits::default()
-        },
-    )?;
+    let header = read_header(bytes, &ImageLimits { max_pixels: 1 << 22, ..ImageLimits::default() })?;
     let (width, height) = header.oriented_size(&policy);
     let resized = smart_resize(height, width, &GEOMETRY)?;
     let mut out = vec![0; Grid::of(resized, &GEOMETRY).patch_bytes(&GEOMETRY)];
-    fill_patches(
-        bytes, &header, resized, &GEOMETRY, &policy, scratch, &mut out,
-    )?;
+    fill_patches(bytes, &header, resized, &GEOMETRY, &policy, scratch, &mut out)?;
     Ok(out)
 }
 
@@ -98,18 +79,12 @@ fn a_cut_file_is_an_error_or_the_same_picture() {
         for cut in (0..bytes.len()).step_by(step).chain(ends) {
             // Fresh buffers, so that nothing left over can look like the picture.
             match decode(&bytes[..cut], &mut Scratch::default()) {
-                Ok(picture) => assert!(
-                    picture == whole,
-                    "{name} cut at {cut} of {}: other pixels",
-                    bytes.len()
-                ),
+                Ok(picture) => {
+                    assert!(picture == whole, "{name} cut at {cut} of {}: other pixels", bytes.len())
+                }
                 Err(error) => {
                     let class = error.class();
-                    let expected = [
-                        ImageClass::Corrupt,
-                        ImageClass::Unsupported,
-                        ImageClass::Empty,
-                    ];
+                    let expected = [ImageClass::Corrupt, ImageClass::Unsupported, ImageClass::Empty];
                     assert!(expected.contains(&class), "{name} cut at {cut}: {error}");
                 }
             }
@@ -129,11 +104,7 @@ fn mutated_files_never_panic() {
             let mut mutated = bytes.clone();
             // The header is the interesting part: half of the changes fall into the first 200 bytes.
             for _ in 0..=random.below(6) {
-                let range = if random.below(2) == 0 {
-                    mutated.len().min(200)
-                } else {
-                    mutated.len()
-                };
+                let range = if random.below(2) == 0 { mutated.len().min(200) } else { mutated.len() };
                 let at = random.below(range);
                 let value = match random.below(4) {
                     0 => 0,
@@ -149,12 +120,8 @@ fn mutated_files_never_panic() {
                 0 => mutated.truncate(random.below(bytes.len())),
                 1 => {
                     let at = random.below(bytes.len());
-                    let piece: Vec<u8> = mutated
-                        .iter()
-                        .skip(random.below(bytes.len()))
-                        .take(40)
-                        .copied()
-                        .collect();
+                    let piece: Vec<u8> =
+                        mutated.iter().skip(random.below(bytes.len())).take(40).copied().collect();
                     mutated.splice(at..at, piece);
                 }
                 _ => {}
@@ -162,20 +129,13 @@ fn mutated_files_never_panic() {
             match patches(&mutated, &mut scratch) {
                 Ok(_) => good += 1,
                 Err(error) => {
-                    assert_ne!(
-                        error.class(),
-                        ImageClass::Internal,
-                        "{name} case {case}: {error}"
-                    );
+                    assert_ne!(error.class(), ImageClass::Internal, "{name} case {case}: {error}");
                     bad += 1;
                 }
             }
         }
     }
-    assert!(
-        good > 200 && bad > 200,
-        "{good} good, {bad} bad: the mutations reach both ends"
-    );
+    assert!(good > 200 && bad > 200, "{good} good, {bad} bad: the mutations reach both ends");
 }
 
 #[test]
@@ -229,37 +189,15 @@ fn random_bytes_behind_every_magic_never_panic() {
 fn limits_hold_from_the_header() {
     let bomb = std::fs::read(folder().join("bad_bomb_100k.png")).unwrap();
     let error = read_header(&bomb, &ImageLimits::default()).unwrap_err();
-    assert_eq!(
-        error,
-        ImageError::TooLarge {
-            width: 100_000,
-            height: 100_000,
-            limit: 178_956_970
-        }
-    );
+    assert_eq!(error, ImageError::TooLarge { width: 100_000, height: 100_000, limit: 178_956_970 });
 
     let picture = std::fs::read(folder().join("jpeg_gray.jpg")).unwrap();
-    let exact = ImageLimits {
-        max_bytes: picture.len() as u64,
-        max_pixels: 138 * 147,
-    };
+    let exact = ImageLimits { max_bytes: picture.len() as u64, max_pixels: 138 * 147 };
     assert!(read_header(&picture, &exact).is_ok());
-    let short = ImageLimits {
-        max_bytes: exact.max_bytes - 1,
-        ..exact
-    };
-    assert_eq!(
-        read_header(&picture, &short).unwrap_err().class(),
-        ImageClass::TooManyBytes
-    );
-    let small = ImageLimits {
-        max_pixels: exact.max_pixels - 1,
-        ..exact
-    };
-    assert_eq!(
-        read_header(&picture, &small).unwrap_err().class(),
-        ImageClass::TooLarge
-    );
+    let short = ImageLimits { max_bytes: exact.max_bytes - 1, ..exact };
+    assert_eq!(read_header(&picture, &short).unwrap_err().class(), ImageClass::TooManyBytes);
+    let small = ImageLimits { max_pixels: exact.max_pixels - 1, ..exact };
+    assert_eq!(read_header(&picture, &small).unwrap_err().class(), ImageClass::TooLarge);
 }
 
 #[test]
@@ -269,39 +207,13 @@ fn a_place_of_the_wrong_size_is_the_caller_s_fault() {
     let mut scratch = Scratch::default();
     let mut fill = |resized, length| {
         let mut out = vec![0; length];
-        fill_patches(
-            &picture,
-            &header,
-            resized,
-            &GEOMETRY,
-            &ColorPolicy::default(),
-            &mut scratch,
-            &mut out,
-        )
+        fill_patches(&picture, &header, resized, &GEOMETRY, &ColorPolicy::default(), &mut scratch, &mut out)
     };
     let expected = 64 * 96 * 3;
     assert_eq!(fill((64, 96), expected), Ok(()));
-    assert_eq!(
-        fill((64, 96), expected - 1),
-        Err(ImageError::WrongPlace {
-            expected,
-            actual: expected - 1
-        })
-    );
-    assert_eq!(
-        fill((64, 100), expected),
-        Err(ImageError::WrongPlace {
-            expected: 0,
-            actual: expected
-        })
-    );
-    assert_eq!(
-        fill((0, 96), 0),
-        Err(ImageError::WrongPlace {
-            expected: 0,
-            actual: 0
-        })
-    );
+    assert_eq!(fill((64, 96), expected - 1), Err(ImageError::WrongPlace { expected, actual: expected - 1 }));
+    assert_eq!(fill((64, 100), expected), Err(ImageError::WrongPlace { expected: 0, actual: expected }));
+    assert_eq!(fill((0, 96), 0), Err(ImageError::WrongPlace { expected: 0, actual: 0 }));
 }
 
 #[test]
@@ -309,13 +221,7 @@ fn a_header_of_another_file_is_refused() {
     let one = std::fs::read(folder().join("jpeg_gray.jpg")).unwrap();
     let other = std::fs::read(folder().join("exif_1.jpg")).unwrap();
     let header = read_header(&one, &ImageLimits::default()).unwrap();
-    let error = decode_rgb(
-        &other,
-        &header,
-        &ColorPolicy::default(),
-        &mut Scratch::default(),
-    )
-    .unwrap_err();
+    let error = decode_rgb(&other, &header, &ColorPolicy::default(), &mut Scratch::default()).unwrap_err();
     assert_eq!(error.class(), ImageClass::Corrupt);
 }
 
@@ -327,21 +233,9 @@ fn large_buffers_are_given_back() {
     let (width, height) = header.oriented_size(&ColorPolicy::default());
     let resized = smart_resize(height, width, &GEOMETRY).unwrap();
     let mut out = vec![0; Grid::of(resized, &GEOMETRY).patch_bytes(&GEOMETRY)];
-    fill_patches(
-        &picture,
-        &header,
-        resized,
-        &GEOMETRY,
-        &ColorPolicy::default(),
-        &mut scratch,
-        &mut out,
-    )
-    .unwrap();
-    assert!(
-        scratch.held_bytes() < 2 << 20,
-        "{} bytes kept",
-        scratch.held_bytes()
-    );
+    fill_patches(&picture, &header, resized, &GEOMETRY, &ColorPolicy::default(), &mut scratch, &mut out)
+        .unwrap();
+    assert!(scratch.held_bytes() < 2 << 20, "{} bytes kept", scratch.held_bytes());
 }
 
 /// The segments of a JPEG with one kind left out.
@@ -376,14 +270,8 @@ fn a_jpeg_with_a_broken_table_does_not_spoil_the_picture_after_it() {
     let mut scratch = Scratch::default();
     let first = decode(&picture, &mut scratch);
     let mut broken = picture.clone();
-    let table = broken
-        .windows(2)
-        .position(|marker| marker == [0xFF, 0xC4])
-        .unwrap();
+    let table = broken.windows(2).position(|marker| marker == [0xFF, 0xC4]).unwrap();
     broken[table + 5] = 0xFF;
-    assert_eq!(
-        decode(&broken, &mut scratch).unwrap_err().class(),
-        ImageClass::Corrupt
-    );
+    assert_eq!(decode(&broken, &mut scratch).unwrap_err().class(), ImageClass::Corrupt);
     assert_eq!(decode(&picture, &mut scratch), first);
 }

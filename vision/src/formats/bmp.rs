@@ -12,9 +12,9 @@ use crate::scratch::room;
 
 fn damaged(error: image::ImageError) -> ImageError {
     match error {
-        image::ImageError::Unsupported(_) => ImageError::Unsupported {
-            detected: "BMP of a rare kind (compression or colour masks)",
-        },
+        image::ImageError::Unsupported(_) => {
+            ImageError::Unsupported { detected: "BMP of a rare kind (compression or colour masks)" }
+        }
         other => ImageError::corrupt(other.to_string()),
     }
 }
@@ -25,15 +25,9 @@ fn open(bytes: &[u8]) -> Result<BmpDecoder<Cursor<&[u8]>>, ImageError> {
 
 pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     let (width, height) = open(bytes)?.dimensions();
-    let working_bytes = DECODER_BYTES
-        .saturating_add(area_bytes(width, height, 4))
-        .saturating_add(u64::from(width) * 16);
-    Ok(Outline {
-        width,
-        height,
-        orientation: 1,
-        working_bytes,
-    })
+    let working_bytes =
+        DECODER_BYTES.saturating_add(area_bytes(width, height, 4)).saturating_add(u64::from(width) * 16);
+    Ok(Outline { width, height, orientation: 1, working_bytes })
 }
 
 /// Decodes into `rgb`, which holds exactly `width * height * 3` bytes.
@@ -46,9 +40,7 @@ pub(crate) fn decode(
 ) -> Result<(), ImageError> {
     let decoder = open(bytes)?;
     if decoder.dimensions() != (outline.width, outline.height) {
-        return Err(ImageError::corrupt(
-            "BMP has another size than its header was read with",
-        ));
+        return Err(ImageError::corrupt("BMP has another size than its header was read with"));
     }
     match decoder.color_type() {
         ColorType::Rgb8 => decoder.read_image(rgb).map_err(damaged),
@@ -58,8 +50,6 @@ pub(crate) fn decode(
             rgba_to_rgb(rgba, rgb, on_white);
             Ok(())
         }
-        _ => Err(ImageError::Unsupported {
-            detected: "BMP of a rare kind (colour type)",
-        }),
+        _ => Err(ImageError::Unsupported { detected: "BMP of a rare kind (colour type)" }),
     }
 }

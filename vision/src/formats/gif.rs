@@ -19,9 +19,7 @@ fn damaged(error: gif::DecodingError) -> ImageError {
 fn open(bytes: &[u8], limit: u64) -> Result<Decoder<Cursor<&[u8]>>, ImageError> {
     let mut options = DecodeOptions::new();
     options.set_color_output(ColorOutput::Indexed);
-    options.set_memory_limit(MemoryLimit::Bytes(
-        NonZeroU64::new(limit).unwrap_or(NonZeroU64::MIN),
-    ));
+    options.set_memory_limit(MemoryLimit::Bytes(NonZeroU64::new(limit).unwrap_or(NonZeroU64::MIN)));
     options.read_info(Cursor::new(bytes)).map_err(damaged)
 }
 
@@ -29,9 +27,7 @@ fn open(bytes: &[u8], limit: u64) -> Result<Decoder<Cursor<&[u8]>>, ImageError> 
 fn canvas(decoder: &mut Decoder<Cursor<&[u8]>>) -> Result<(u32, u32, Frame<'static>), ImageError> {
     let screen = (u32::from(decoder.width()), u32::from(decoder.height()));
     let frame = decoder.next_frame_info().map_err(damaged)?;
-    let frame = frame
-        .ok_or_else(|| ImageError::corrupt("GIF without a frame"))?
-        .clone();
+    let frame = frame.ok_or_else(|| ImageError::corrupt("GIF without a frame"))?.clone();
     let right = u32::from(frame.left) + u32::from(frame.width);
     let bottom = u32::from(frame.top) + u32::from(frame.height);
     Ok((screen.0.max(right), screen.1.max(bottom), frame))
@@ -42,15 +38,8 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     let mut decoder = open(bytes, bytes.len() as u64)?;
     let (width, height, frame) = canvas(&mut decoder)?;
     let indices = area_bytes(frame.width.into(), frame.height.into(), 1);
-    let working_bytes = DECODER_BYTES
-        .saturating_add(indices)
-        .saturating_add(2 * bytes.len() as u64);
-    Ok(Outline {
-        width,
-        height,
-        orientation: 1,
-        working_bytes,
-    })
+    let working_bytes = DECODER_BYTES.saturating_add(indices).saturating_add(2 * bytes.len() as u64);
+    Ok(Outline { width, height, orientation: 1, working_bytes })
 }
 
 /// Decodes into `rgb`, which holds exactly `width * height * 3` bytes.
@@ -64,17 +53,11 @@ pub(crate) fn decode(
     let mut decoder = open(bytes, outline.working_bytes)?;
     let (width, height, frame) = canvas(&mut decoder)?;
     if (width, height) != (outline.width, outline.height) {
-        return Err(ImageError::corrupt(
-            "GIF has another size than its header was read with",
-        ));
+        return Err(ImageError::corrupt("GIF has another size than its header was read with"));
     }
     let palette = decoder.palette().map_err(damaged)?.to_vec();
     // An index without an entry is black, as browsers show it.
-    let colour = |index: usize| {
-        palette
-            .get(index * 3..index * 3 + 3)
-            .map_or([0; 3], |e| [e[0], e[1], e[2]])
-    };
+    let colour = |index: usize| palette.get(index * 3..index * 3 + 3).map_or([0; 3], |e| [e[0], e[1], e[2]]);
     let transparent = frame.transparent.map(usize::from);
     let put = |pixel: &mut [u8], index: usize| {
         let alpha = if transparent == Some(index) { 0 } else { 255 };

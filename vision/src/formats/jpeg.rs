@@ -33,12 +33,7 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     if markers.components.len() == 4 {
         working = working.saturating_add(area_bytes(width, height, 4));
     }
-    Ok(Outline {
-        width,
-        height,
-        orientation: markers.orientation,
-        working_bytes: working,
-    })
+    Ok(Outline { width, height, orientation: markers.orientation, working_bytes: working })
 }
 
 /// A decompressor for one picture only, which costs microseconds. A used one keeps the quantisation and
@@ -59,14 +54,11 @@ pub(crate) fn decode(
 ) -> Result<(), ImageError> {
     let markers = jpeg_markers::read(bytes)?;
     if (markers.width, markers.height) != (outline.width, outline.height) {
-        return Err(ImageError::corrupt(
-            "JPEG has another size than its header was read with",
-        ));
+        return Err(ImageError::corrupt("JPEG has another size than its header was read with"));
     }
     match attempt(bytes, &markers, raw, rgb) {
         Err(turbojpeg::Error::TurboJpegError(warning)) if is_about_header(&warning) => {
-            let tidied =
-                jpeg_markers::tidy(bytes, &markers).ok_or_else(|| ImageError::corrupt(warning))?;
+            let tidied = jpeg_markers::tidy(bytes, &markers).ok_or_else(|| ImageError::corrupt(warning))?;
             accept(attempt(&tidied, &markers, raw, rgb))
         }
         result => accept(result),
@@ -83,24 +75,13 @@ fn attempt(
     let mut decompressor = fresh()?;
     if markers.components.len() == 4 {
         let pixels = room(raw, width * height * 4);
-        let image = Image {
-            pixels: &mut *pixels,
-            width,
-            pitch: width * 4,
-            height,
-            format: PixelFormat::CMYK,
-        };
+        let image =
+            Image { pixels: &mut *pixels, width, pitch: width * 4, height, format: PixelFormat::CMYK };
         let result = decompressor.decompress(bytes, image);
         color::inverted_cmyk_to_rgb(pixels, rgb);
         result
     } else {
-        let image = Image {
-            pixels: rgb,
-            width,
-            pitch: width * 3,
-            height,
-            format: PixelFormat::RGB,
-        };
+        let image = Image { pixels: rgb, width, pitch: width * 3, height, format: PixelFormat::RGB };
         decompressor.decompress(bytes, image)
     }
 }
@@ -119,10 +100,7 @@ fn damaged(error: turbojpeg::Error) -> ImageError {
         other => other.to_string(),
     };
     // libjpeg's own prefix would say the same twice.
-    ImageError::corrupt(
-        text.trim_start_matches("Corrupt JPEG data: ")
-            .to_lowercase(),
-    )
+    ImageError::corrupt(text.trim_start_matches("Corrupt JPEG data: ").to_lowercase())
 }
 
 const STRAY: &str = "extraneous bytes before marker 0x";

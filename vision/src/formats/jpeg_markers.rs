@@ -84,9 +84,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Markers, ImageError> {
             continue;
         }
         if code == SOI || code == EOI {
-            return Err(ImageError::corrupt(
-                "JPEG has no picture before its end mark",
-            ));
+            return Err(ImageError::corrupt("JPEG has no picture before its end mark"));
         }
         let (payload, end) = segment(bytes, at).ok_or_else(cut)?;
         at = end;
@@ -118,37 +116,23 @@ fn read_frame(code: u8, payload: &[u8]) -> Result<Markers, ImageError> {
         0xC0 | 0xC1 | 0xC9 => true,
         0xC2 | 0xCA => false,
         _ => {
-            return Err(ImageError::Unsupported {
-                detected: "JPEG with lossless or hierarchical coding",
-            });
+            return Err(ImageError::Unsupported { detected: "JPEG with lossless or hierarchical coding" });
         }
     };
     let (head, rest) = payload.split_first_chunk::<6>().ok_or_else(cut)?;
     if head[0] != 8 {
-        return Err(ImageError::Unsupported {
-            detected: "JPEG with samples of other than 8 bits",
-        });
+        return Err(ImageError::Unsupported { detected: "JPEG with samples of other than 8 bits" });
     }
-    let components: Vec<Sampling> = rest
-        .chunks_exact(3)
-        .map(|one| Sampling {
-            horizontal: one[1] >> 4,
-            vertical: one[1] & 15,
-        })
-        .collect();
+    let components: Vec<Sampling> =
+        rest.chunks_exact(3).map(|one| Sampling { horizontal: one[1] >> 4, vertical: one[1] & 15 }).collect();
     if components.len() != usize::from(head[5]) || rest.len() != components.len() * 3 {
         return Err(ImageError::corrupt("JPEG frame header of the wrong length"));
     }
     if !matches!(components.len(), 1 | 3 | 4) {
-        return Err(ImageError::Unsupported {
-            detected: "JPEG with neither 1, 3 nor 4 components",
-        });
+        return Err(ImageError::Unsupported { detected: "JPEG with neither 1, 3 nor 4 components" });
     }
     let valid = |factor: u8| (1..=4).contains(&factor);
-    if !components
-        .iter()
-        .all(|one| valid(one.horizontal) && valid(one.vertical))
-    {
+    if !components.iter().all(|one| valid(one.horizontal) && valid(one.vertical)) {
         return Err(ImageError::corrupt("JPEG with impossible sampling factors"));
     }
     Ok(Markers {
@@ -164,16 +148,12 @@ fn read_frame(code: u8, payload: &[u8]) -> Result<Markers, ImageError> {
 /// Bytes of the coefficient arrays that libjpeg keeps when the picture comes in several scans: two bytes
 /// per coefficient, blocks padded to whole minimum coded units.
 pub(crate) fn coefficient_bytes(markers: &Markers) -> u64 {
-    let most = |factor: fn(&Sampling) -> u8| {
-        u32::from(markers.components.iter().map(factor).max().unwrap_or(1))
-    };
+    let most =
+        |factor: fn(&Sampling) -> u8| u32::from(markers.components.iter().map(factor).max().unwrap_or(1));
     let units_across = markers.width.div_ceil(8 * most(|one| one.horizontal));
     let units_down = markers.height.div_ceil(8 * most(|one| one.vertical));
-    let blocks: u64 = markers
-        .components
-        .iter()
-        .map(|one| u64::from(one.horizontal) * u64::from(one.vertical))
-        .sum();
+    let blocks: u64 =
+        markers.components.iter().map(|one| u64::from(one.horizontal) * u64::from(one.vertical)).sum();
     u64::from(units_across) * u64::from(units_down) * blocks * 64 * 2
 }
 
@@ -216,15 +196,9 @@ fn patch(code: u8, payload: &[u8], copy: &mut [u8], markers: &Markers) {
         }
         APP14 if payload.starts_with(b"Adobe") => {
             // What libjpeg assumes when it does not know the code.
-            let (known, assumed): ([u8; 2], u8) = if markers.components.len() == 4 {
-                ([0, 2], 2)
-            } else {
-                ([0, 1], 1)
-            };
-            if let Some(transform) = copy
-                .get_mut(11)
-                .filter(|transform| !known.contains(transform))
-            {
+            let (known, assumed): ([u8; 2], u8) =
+                if markers.components.len() == 4 { ([0, 2], 2) } else { ([0, 1], 1) };
+            if let Some(transform) = copy.get_mut(11).filter(|transform| !known.contains(transform)) {
                 *transform = assumed;
             }
         }

@@ -16,35 +16,20 @@ use crate::exif;
 const CHUNK_LIMIT: usize = 64 << 20;
 
 /// Adam7: first column, first row, column step, row step of each pass.
-const ADAM7: [[usize; 4]; 7] = [
-    [0, 0, 8, 8],
-    [4, 0, 8, 8],
-    [0, 4, 4, 8],
-    [2, 0, 4, 4],
-    [0, 2, 2, 4],
-    [1, 0, 2, 2],
-    [0, 1, 1, 2],
-];
+const ADAM7: [[usize; 4]; 7] =
+    [[0, 0, 8, 8], [4, 0, 8, 8], [0, 4, 4, 8], [2, 0, 4, 4], [0, 2, 2, 4], [1, 0, 2, 2], [0, 1, 1, 2]];
 
 pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     let cut = || ImageError::corrupt("PNG ends inside its header");
     let first = bytes.get(8..33).ok_or_else(cut)?;
     if first[..8] != *b"\0\0\0\x0DIHDR" {
-        return Err(ImageError::corrupt(
-            "PNG does not begin with its header chunk",
-        ));
+        return Err(ImageError::corrupt("PNG does not begin with its header chunk"));
     }
-    let number =
-        |at: usize| u32::from_be_bytes([first[at], first[at + 1], first[at + 2], first[at + 3]]);
+    let number = |at: usize| u32::from_be_bytes([first[at], first[at + 1], first[at + 2], first[at + 3]]);
     let (width, height) = (number(8), number(12));
     // The decoder keeps a few rows at up to 8 bytes per pixel.
     let working = DECODER_BYTES + u64::from(width) * 8 * 8 + exif_bytes(bytes);
-    Ok(Outline {
-        width,
-        height,
-        orientation: orientation(bytes).unwrap_or(1),
-        working_bytes: working,
-    })
+    Ok(Outline { width, height, orientation: orientation(bytes).unwrap_or(1), working_bytes: working })
 }
 
 /// Walks the chunks, which may stand before or after the pixels.
@@ -60,17 +45,12 @@ fn chunks(bytes: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 }
 
 fn orientation(bytes: &[u8]) -> Option<u8> {
-    chunks(bytes)
-        .find(|(kind, _)| *kind == b"eXIf")
-        .and_then(|(_, data)| exif::orientation(data))
+    chunks(bytes).find(|(kind, _)| *kind == b"eXIf").and_then(|(_, data)| exif::orientation(data))
 }
 
 /// The decoder copies EXIF chunks.
 fn exif_bytes(bytes: &[u8]) -> u64 {
-    2 * chunks(bytes)
-        .filter(|(kind, _)| *kind == b"eXIf")
-        .map(|(_, data)| data.len() as u64)
-        .sum::<u64>()
+    2 * chunks(bytes).filter(|(kind, _)| *kind == b"eXIf").map(|(_, data)| data.len() as u64).sum::<u64>()
 }
 
 fn damaged(error: png::DecodingError) -> ImageError {
@@ -91,9 +71,7 @@ pub(crate) fn decode(
     let mut reader = decoder.read_info().map_err(damaged)?;
     let info = reader.info();
     if (info.width, info.height) != (outline.width, outline.height) {
-        return Err(ImageError::corrupt(
-            "PNG has another size than its header was read with",
-        ));
+        return Err(ImageError::corrupt("PNG has another size than its header was read with"));
     }
     let interlaced = info.interlaced;
     let samples = Samples {
@@ -105,10 +83,7 @@ pub(crate) fn decode(
     };
     let (width, height) = (outline.width as usize, outline.height as usize);
     let whole = [[0, 0, 1, 1]];
-    for [x0, y0, dx, dy] in if interlaced { &ADAM7[..] } else { &whole[..] }
-        .iter()
-        .copied()
-    {
+    for [x0, y0, dx, dy] in if interlaced { &ADAM7[..] } else { &whole[..] }.iter().copied() {
         let columns = width.saturating_sub(x0).div_ceil(dx);
         if columns == 0 {
             continue;
@@ -122,16 +97,11 @@ pub(crate) fn decode(
     // Reads to the end of the pixel chunks, so that a checksum or a cut there is seen.
     match reader.next_row().map_err(damaged)? {
         None => Ok(()),
-        Some(_) => Err(ImageError::corrupt(
-            "PNG has more rows than its header says",
-        )),
+        Some(_) => Err(ImageError::corrupt("PNG has more rows than its header says")),
     }
 }
 
-fn next_row<'a>(
-    reader: &'a mut Reader<Cursor<&[u8]>>,
-    expected: usize,
-) -> Result<&'a [u8], ImageError> {
+fn next_row<'a>(reader: &'a mut Reader<Cursor<&[u8]>>, expected: usize) -> Result<&'a [u8], ImageError> {
     let row = reader.next_row().map_err(damaged)?;
     let row = row.ok_or_else(|| ImageError::corrupt("PNG has fewer rows than its header says"))?;
     if row.data().len() != expected {
@@ -157,11 +127,7 @@ impl Samples {
 
     /// Writes a row (or a row of an interlaced pass) to `line` at columns `x0`, `x0 + dx`, …
     fn put_row(&self, row: &[u8], x0: usize, dx: usize, line: &mut [u8]) {
-        let bytes_per_sample = if self.depth == BitDepth::Sixteen {
-            2
-        } else {
-            1
-        };
+        let bytes_per_sample = if self.depth == BitDepth::Sixteen { 2 } else { 1 };
         let pixels = line.chunks_exact_mut(3).skip(x0).step_by(dx);
         match (self.color, self.depth, dx) {
             (ColorType::Rgb, BitDepth::Eight, 1) if self.key.is_none() => line.copy_from_slice(row),
@@ -182,12 +148,7 @@ impl Samples {
             }
             (ColorType::GrayscaleAlpha, ..) => {
                 for (source, pixel) in row.chunks_exact(2 * bytes_per_sample).zip(pixels) {
-                    put_rgba(
-                        pixel,
-                        [source[0]; 3],
-                        source[bytes_per_sample],
-                        self.on_white,
-                    );
+                    put_rgba(pixel, [source[0]; 3], source[bytes_per_sample], self.on_white);
                 }
             }
             (ColorType::Grayscale, BitDepth::Sixteen, _) => {

@@ -51,58 +51,28 @@ fn open(bytes: &[u8]) -> Result<Opened<'_>, ImageError> {
     let size = decoder.dimensions().map_err(damaged)?;
     let color = decoder.colortype().map_err(damaged)?;
     if decoder.chunk_dimensions().0 > size.0.max(WIDEST_TILE) {
-        return Err(ImageError::corrupt(
-            "TIFF with tiles far wider than the picture",
-        ));
+        return Err(ImageError::corrupt("TIFF with tiles far wider than the picture"));
     }
     let layout = decoder.image_buffer_layout().map_err(damaged)?;
-    let extra = decoder
-        .find_tag_unsigned_vec::<u16>(Tag::ExtraSamples)
-        .map_err(damaged)?;
+    let extra = decoder.find_tag_unsigned_vec::<u16>(Tag::ExtraSamples).map_err(damaged)?;
     let extra = extra.and_then(|kinds| kinds.first().copied()).unwrap_or(0);
     if layout.sample_format != SampleFormat::Uint {
-        return Err(ImageError::Unsupported {
-            detected: "TIFF with signed or floating-point samples",
-        });
+        return Err(ImageError::Unsupported { detected: "TIFF with signed or floating-point samples" });
     }
-    Ok(Opened {
-        decoder,
-        page: Page {
-            color,
-            layout,
-            extra,
-        },
-        values,
-        size,
-    })
+    Ok(Opened { decoder, page: Page { color, layout, extra }, values, size })
 }
 
 pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
-    let Opened {
-        mut decoder,
-        page,
-        values,
-        size: (width, height),
-    } = open(bytes)?;
+    let Opened { mut decoder, page, values, size: (width, height) } = open(bytes)?;
     let orientation = decoder.find_tag(Tag::Orientation).ok().flatten();
-    let orientation = orientation
-        .and_then(|value| value.into_u16().ok())
-        .unwrap_or(1);
-    let orientation = u8::try_from(orientation)
-        .ok()
-        .filter(|value| (1..=8).contains(value))
-        .unwrap_or(1);
+    let orientation = orientation.and_then(|value| value.into_u16().ok()).unwrap_or(1);
+    let orientation = u8::try_from(orientation).ok().filter(|value| (1..=8).contains(value)).unwrap_or(1);
     // Besides the samples: one row of a tile, and the directory's arrays while they are read.
     let working_bytes = DECODER_BYTES
         .saturating_add(page.layout.complete_len as u64)
         .saturating_add(u64::from(width.max(WIDEST_TILE)) * 16)
         .saturating_add(values.saturating_mul(64));
-    Ok(Outline {
-        width,
-        height,
-        orientation,
-        working_bytes,
-    })
+    Ok(Outline { width, height, orientation, working_bytes })
 }
 
 /// Decodes into `rgb`, which holds exactly `width * height * 3` bytes.
@@ -113,22 +83,13 @@ pub(crate) fn decode(
     raw: &mut Vec<u8>,
     rgb: &mut [u8],
 ) -> Result<(), ImageError> {
-    let Opened {
-        decoder,
-        page,
-        size,
-        ..
-    } = open(bytes)?;
+    let Opened { decoder, page, size, .. } = open(bytes)?;
     if size != (outline.width, outline.height) {
-        return Err(ImageError::corrupt(
-            "TIFF has another size than its header was read with",
-        ));
+        return Err(ImageError::corrupt("TIFF has another size than its header was read with"));
     }
     let length = page.layout.complete_len;
     if length as u64 > outline.working_bytes {
-        return Err(ImageError::corrupt(
-            "TIFF needs more memory than its header was read with",
-        ));
+        return Err(ImageError::corrupt("TIFF needs more memory than its header was read with"));
     }
     let mut limits = Limits::default();
     limits.decoding_buffer_size = length;
@@ -141,16 +102,8 @@ pub(crate) fn decode(
 }
 
 impl Page {
-    fn to_rgb(
-        &self,
-        samples: &[u8],
-        width: usize,
-        on_white: bool,
-        rgb: &mut [u8],
-    ) -> Result<(), ImageError> {
-        let rare = ImageError::Unsupported {
-            detected: "TIFF of a rare kind (colours)",
-        };
+    fn to_rgb(&self, samples: &[u8], width: usize, on_white: bool, rgb: &mut [u8]) -> Result<(), ImageError> {
+        let rare = ImageError::Unsupported { detected: "TIFF of a rare kind (colours)" };
         let row_stride = self.layout.row_stride.map_or(0, |stride| stride.get());
         let plane_stride = self.layout.plane_stride.map_or(0, |stride| stride.get());
         let depth = self.color.bit_depth();
@@ -164,11 +117,7 @@ impl Page {
         let lines = rgb.chunks_exact_mut(width * 3).enumerate();
         // The 8 bit value (for 16 bits: the high byte) of one channel of one pixel.
         let at = |x: usize, y: usize, channel: usize| {
-            let (plane, column) = if planes {
-                (channel, x)
-            } else {
-                (0, x * channels + channel)
-            };
+            let (plane, column) = if planes { (channel, x) } else { (0, x * channels + channel) };
             let place = plane * plane_stride + y * row_stride + column * sample_bytes;
             match samples.get(place..place + sample_bytes) {
                 Some([value]) => *value,
@@ -182,10 +131,7 @@ impl Page {
                 let (mask, spread) = ((1u8 << bits) - 1, 255 / ((1u8 << bits) - 1));
                 for (y, line) in lines {
                     for (x, pixel) in line.chunks_exact_mut(3).enumerate() {
-                        let byte = samples
-                            .get(y * row_stride + x * bits / 8)
-                            .copied()
-                            .unwrap_or(0);
+                        let byte = samples.get(y * row_stride + x * bits / 8).copied().unwrap_or(0);
                         let value = (byte >> (8 - bits - (x * bits) % 8)) & mask;
                         pixel.fill(value * spread);
                     }
@@ -198,10 +144,7 @@ impl Page {
                     }
                 }
             }
-            ColorType::Multiband {
-                bit_depth: 8 | 16,
-                num_samples: 2,
-            } => {
+            ColorType::Multiband { bit_depth: 8 | 16, num_samples: 2 } => {
                 for (y, line) in lines {
                     for (x, pixel) in line.chunks_exact_mut(3).enumerate() {
                         self.put_alpha(pixel, [at(x, y, 0); 3], at(x, y, 1), on_white);
@@ -218,12 +161,7 @@ impl Page {
             ColorType::RGBA(8 | 16) => {
                 for (y, line) in lines {
                     for (x, pixel) in line.chunks_exact_mut(3).enumerate() {
-                        self.put_alpha(
-                            pixel,
-                            [at(x, y, 0), at(x, y, 1), at(x, y, 2)],
-                            at(x, y, 3),
-                            on_white,
-                        );
+                        self.put_alpha(pixel, [at(x, y, 0), at(x, y, 1), at(x, y, 2)], at(x, y, 3), on_white);
                     }
                 }
             }
@@ -245,9 +183,8 @@ impl Page {
         match self.extra {
             // Alpha multiplied in: divided out first, as Pillow does, so that the colours are as stored.
             1 if alpha != 0 => {
-                let divided = rgb.map(|channel| {
-                    u8::try_from(255 * u32::from(channel) / u32::from(alpha)).unwrap_or(255)
-                });
+                let divided = rgb
+                    .map(|channel| u8::try_from(255 * u32::from(channel) / u32::from(alpha)).unwrap_or(255));
                 put_rgba(pixel, divided, alpha, on_white);
             }
             1 | 2 => put_rgba(pixel, rgb, alpha, on_white),

@@ -11,15 +11,8 @@ const MAX_ENTRIES: u64 = 4096;
 const MAX_VALUES: u64 = 1 << 16;
 
 /// Tags of which the decoder reads the values: sizes, samples, strips, tiles, tables.
-const READ: [std::ops::RangeInclusive<u16>; 7] = [
-    256..=262,
-    273..=279,
-    284..=284,
-    317..=325,
-    338..=339,
-    347..=347,
-    530..=530,
-];
+const READ: [std::ops::RangeInclusive<u16>; 7] =
+    [256..=262, 273..=279, 284..=284, 317..=325, 338..=339, 347..=347, 530..=530];
 
 struct Numbers<'a> {
     bytes: &'a [u8],
@@ -32,11 +25,7 @@ impl Numbers<'_> {
         let place = usize::try_from(place).ok()?;
         let bytes = self.bytes.get(place..place.checked_add(length)?)?;
         let add = |sum: u64, byte: &u8| (sum << 8) | u64::from(*byte);
-        Some(if self.big_endian {
-            bytes.iter().fold(0, add)
-        } else {
-            bytes.iter().rev().fold(0, add)
-        })
+        Some(if self.big_endian { bytes.iter().fold(0, add) } else { bytes.iter().rev().fold(0, add) })
     }
 }
 
@@ -53,17 +42,12 @@ fn value_bytes(kind: u64) -> u64 {
 
 /// Checks the first directory of a classic or big TIFF; gives how many values the decoder will read.
 pub(super) fn check(bytes: &[u8]) -> Result<u64, ImageError> {
-    let numbers = Numbers {
-        bytes,
-        big_endian: bytes.starts_with(b"MM"),
-    };
+    let numbers = Numbers { bytes, big_endian: bytes.starts_with(b"MM") };
     let cut = || ImageError::corrupt("TIFF ends inside its directory");
     let big = numbers.at(2, 2).ok_or_else(cut)? == 43;
     // Widths of an offset, of the count of entries, and of an entry.
     let (offset, count, entry) = if big { (8, 8, 20) } else { (4, 2, 12) };
-    let directory = numbers
-        .at(if big { 8 } else { 4 }, offset)
-        .ok_or_else(cut)?;
+    let directory = numbers.at(if big { 8 } else { 4 }, offset).ok_or_else(cut)?;
     let entries = numbers.at(directory, count).ok_or_else(cut)?;
     if entries > MAX_ENTRIES {
         return Err(ImageError::corrupt("TIFF with too many directory entries"));
@@ -72,21 +56,13 @@ pub(super) fn check(bytes: &[u8]) -> Result<u64, ImageError> {
     let mut all_values = 0u64;
     for index in 0..entries {
         let at = first.checked_add(index * entry).ok_or_else(cut)?;
-        let (tag, kind) = (
-            numbers.at(at, 2).ok_or_else(cut)?,
-            numbers.at(at + 2, 2).ok_or_else(cut)?,
-        );
-        if !READ
-            .iter()
-            .any(|tags| u16::try_from(tag).is_ok_and(|tag| tags.contains(&tag)))
-        {
+        let (tag, kind) = (numbers.at(at, 2).ok_or_else(cut)?, numbers.at(at + 2, 2).ok_or_else(cut)?);
+        if !READ.iter().any(|tags| u16::try_from(tag).is_ok_and(|tag| tags.contains(&tag))) {
             continue;
         }
         let values = numbers.at(at + 4, offset).ok_or_else(cut)?;
         if values > MAX_VALUES {
-            return Err(ImageError::corrupt(
-                "TIFF with too many strips, tiles or samples",
-            ));
+            return Err(ImageError::corrupt("TIFF with too many strips, tiles or samples"));
         }
         all_values = all_values.saturating_add(values);
         let length = values * value_bytes(kind);

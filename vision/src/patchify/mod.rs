@@ -22,16 +22,8 @@ pub(crate) struct Patcher {
 
 impl Patcher {
     pub(crate) fn new(geometry: &Geometry, grid: &Grid, kernels: Kernels) -> Self {
-        let (patch, merge) = (
-            geometry.patch.max(1) as usize,
-            geometry.merge.max(1) as usize,
-        );
-        Self {
-            patch,
-            merge,
-            across: grid.w as usize,
-            kernels,
-        }
+        let (patch, merge) = (geometry.patch.max(1) as usize, geometry.merge.max(1) as usize);
+        Self { patch, merge, across: grid.w as usize, kernels }
     }
 
     /// Bytes of one row of the matrix: a patch.
@@ -44,8 +36,7 @@ impl Patcher {
     fn places(&self, y: usize) -> impl Iterator<Item = usize> + use<> {
         let (merge, patch, step) = (self.merge, self.patch, self.patch_bytes());
         let down = y / patch;
-        let first_row =
-            (down / merge) * (self.across / merge) * merge * merge + (down % merge) * merge;
+        let first_row = (down / merge) * (self.across / merge) * merge * merge + (down % merge) * merge;
         let first = first_row * step + y % patch * patch;
         let blocks = self.across / merge;
         // One division per picture row: places are found by adding.
@@ -89,11 +80,7 @@ pub fn patches_to_rgb(patches: &[u8], grid: &Grid, geometry: &Geometry) -> RgbIm
             }
         }
     }
-    RgbImage {
-        width: grid.w * geometry.patch,
-        height: grid.h * geometry.patch,
-        pixels,
-    }
+    RgbImage { width: grid.w * geometry.patch, height: grid.h * geometry.patch, pixels }
 }
 
 #[cfg(test)]
@@ -114,19 +101,10 @@ mod tests {
 
     #[test]
     fn every_kernel_puts_every_value_where_the_formula_says() {
-        for (p, m, down, across) in [
-            (16, 2, 4, 6),
-            (14, 2, 2, 4),
-            (16, 1, 3, 1),
-            (14, 3, 3, 6),
-            (8, 2, 4, 2),
-        ] {
+        for (p, m, down, across) in [(16, 2, 4, 6), (14, 2, 2, 4), (16, 1, 3, 1), (14, 3, 3, 6), (8, 2, 4, 2)]
+        {
             let geometry = geometry(p, m);
-            let grid = Grid {
-                t: 1,
-                h: down,
-                w: across,
-            };
+            let grid = Grid { t: 1, h: down, w: across };
             let (p, m, down, across) = (p as usize, m as usize, down as usize, across as usize);
             let width = across * p;
             let value = |y: usize, x: usize, c: usize| (y * 31 + x * 7 + c * 101 + y * x) as u8;
@@ -145,9 +123,7 @@ mod tests {
                 let patcher = Patcher::new(&geometry, &grid, *kernels);
                 let mut matrix = vec![0xEE; expected.len()];
                 for y in 0..down * p {
-                    let row: Vec<u8> = (0..width)
-                        .flat_map(|x| [0, 1, 2].map(|c| value(y, x, c)))
-                        .collect();
+                    let row: Vec<u8> = (0..width).flat_map(|x| [0, 1, 2].map(|c| value(y, x, c))).collect();
                     patcher.put_row(y, &row, &mut matrix);
                 }
                 assert!(matrix == expected, "patch {p} merge {m} {kernels:?}");

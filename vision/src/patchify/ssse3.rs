@@ -7,12 +7,7 @@ use std::arch::x86_64::*;
 /// Writes the patches of one picture row to `places` (see [`super::Patcher::places`]); `patch` is 14 or 16.
 ///
 /// The caller has checked that the processor has AVX2, which includes these instructions.
-pub(super) fn put_row(
-    patch: usize,
-    row: &[u8],
-    places: impl Iterator<Item = usize>,
-    matrix: &mut [u8],
-) {
+pub(super) fn put_row(patch: usize, row: &[u8], places: impl Iterator<Item = usize>, matrix: &mut [u8]) {
     // SAFETY: SSSE3 is there (contract above).
     unsafe {
         match patch {
@@ -36,8 +31,7 @@ unsafe fn put_patches<const PATCH: usize>(
         wide[..PATCH * 3].copy_from_slice(pixels);
         let matrix = &mut matrix[at..at + 2 * plane + PATCH];
         // SAFETY: SSSE3 by contract.
-        let (red, green, blue) =
-            unsafe { (channel(&wide, 0), channel(&wide, 1), channel(&wide, 2)) };
+        let (red, green, blue) = unsafe { (channel(&wide, 0), channel(&wide, 1), channel(&wide, 2)) };
         matrix[..PATCH].copy_from_slice(&red[..PATCH]);
         matrix[plane..plane + PATCH].copy_from_slice(&green[..PATCH]);
         matrix[2 * plane..].copy_from_slice(&blue[..PATCH]);
@@ -55,19 +49,10 @@ unsafe fn channel(pixels: &[u8; 48], channel: usize) -> [u8; 16] {
     // SAFETY: three loads of 16 bytes from 48, and one store of 16 bytes into 16.
     unsafe {
         let first = _mm_shuffle_epi8(_mm_loadu_si128(pixels.as_ptr().cast()), masks[0].vector());
-        let second = _mm_shuffle_epi8(
-            _mm_loadu_si128(pixels.as_ptr().add(16).cast()),
-            masks[1].vector(),
-        );
-        let third = _mm_shuffle_epi8(
-            _mm_loadu_si128(pixels.as_ptr().add(32).cast()),
-            masks[2].vector(),
-        );
+        let second = _mm_shuffle_epi8(_mm_loadu_si128(pixels.as_ptr().add(16).cast()), masks[1].vector());
+        let third = _mm_shuffle_epi8(_mm_loadu_si128(pixels.as_ptr().add(32).cast()), masks[2].vector());
         let mut out = [0; 16];
-        _mm_storeu_si128(
-            out.as_mut_ptr().cast(),
-            _mm_or_si128(_mm_or_si128(first, second), third),
-        );
+        _mm_storeu_si128(out.as_mut_ptr().cast(), _mm_or_si128(_mm_or_si128(first, second), third));
         out
     }
 }

@@ -42,17 +42,12 @@ unsafe fn across_rows<const PAIRS: usize>(
     // From 16 bytes (R0 G0 B0 R1 …) the 16 bit pairs R0 R1, G0 G1, B0 B1, and the same of pixels 2 and 3.
     let z = -128;
     let shuffles = [
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(
-            0, z, 3, z, 1, z, 4, z, 2, z, 5, z, z, z, z, z,
-        )),
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(
-            6, z, 9, z, 7, z, 10, z, 8, z, 11, z, z, z, z, z,
-        )),
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, z, 3, z, 1, z, 4, z, 2, z, 5, z, z, z, z, z)),
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(6, z, 9, z, 7, z, 10, z, 8, z, 11, z, z, z, z, z)),
     ];
     // R G B _ four times → R G B four times.
-    let close_up = _mm256_broadcastsi128_si256(_mm_setr_epi8(
-        0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, z, z, z, z,
-    ));
+    let close_up =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, z, z, z, z));
     let shift = _mm_cvtsi32_si128(axis.precision as i32);
     let [one, two] = targets;
     for index in (0..axis.output).step_by(4) {
@@ -74,14 +69,8 @@ unsafe fn across_rows<const PAIRS: usize>(
         // SAFETY: 16 bytes from pixel `index` end at most 16 bytes behind the row, inside the padding.
         unsafe {
             let at = index * 3;
-            _mm_storeu_si128(
-                one.as_mut_ptr().add(at).cast(),
-                _mm256_castsi256_si128(bytes),
-            );
-            _mm_storeu_si128(
-                two.as_mut_ptr().add(at).cast(),
-                _mm256_extracti128_si256::<1>(bytes),
-            );
+            _mm_storeu_si128(one.as_mut_ptr().add(at).cast(), _mm256_castsi256_si128(bytes));
+            _mm_storeu_si128(two.as_mut_ptr().add(at).cast(), _mm256_extracti128_si256::<1>(bytes));
         }
     }
 }
@@ -115,17 +104,11 @@ unsafe fn sum_window<const PAIRS: usize>(
         let pixels = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(one), two);
         // SAFETY: the pair is inside the table row, which has an even length.
         let first = _mm256_set1_epi32(unsafe { weight_pair(weights, pair) });
-        sum = _mm256_add_epi32(
-            sum,
-            _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, shuffles[0]), first),
-        );
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, shuffles[0]), first));
         if pair + 1 < pairs {
             // SAFETY: as above.
             let second = _mm256_set1_epi32(unsafe { weight_pair(weights, pair + 1) });
-            sum = _mm256_add_epi32(
-                sum,
-                _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, shuffles[1]), second),
-            );
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, shuffles[1]), second));
         }
         pair += 2;
     }
@@ -148,13 +131,7 @@ unsafe fn load(row: &[u8], at: usize) -> __m128i {
 #[inline]
 unsafe fn weight_pair(weights: &[i16], pair: usize) -> i32 {
     // SAFETY: by contract.
-    unsafe {
-        weights
-            .as_ptr()
-            .add(pair * 2)
-            .cast::<i32>()
-            .read_unaligned()
-    }
+    unsafe { weights.as_ptr().add(pair * 2).cast::<i32>().read_unaligned() }
 }
 
 /// Height pass of one row of `length` bytes; gives how many bytes of `target` are done: all, or none when
@@ -180,13 +157,7 @@ pub(super) fn down(
 /// AVX2 must be available, every row have the bytes of `target`, a multiple of [`STEP`], and every pair its
 /// weights.
 #[target_feature(enable = "avx2")]
-unsafe fn down_steps(
-    source: &[u8],
-    offsets: &[usize],
-    weights: &[i16],
-    precision: u32,
-    target: &mut [u8],
-) {
+unsafe fn down_steps(source: &[u8], offsets: &[usize], weights: &[i16], precision: u32, target: &mut [u8]) {
     let zero = _mm256_setzero_si256();
     let rounding = _mm256_set1_epi32(1 << precision >> 1);
     let shift = _mm_cvtsi32_si128(precision as i32);
@@ -203,26 +174,11 @@ unsafe fn down_steps(
                     _mm256_set1_epi32(weight_pair(weights, pair)),
                 )
             };
-            let (low, high) = (
-                _mm256_unpacklo_epi8(above, below),
-                _mm256_unpackhi_epi8(above, below),
-            );
-            a = _mm256_add_epi32(
-                a,
-                _mm256_madd_epi16(_mm256_unpacklo_epi8(low, zero), weight),
-            );
-            b = _mm256_add_epi32(
-                b,
-                _mm256_madd_epi16(_mm256_unpackhi_epi8(low, zero), weight),
-            );
-            c = _mm256_add_epi32(
-                c,
-                _mm256_madd_epi16(_mm256_unpacklo_epi8(high, zero), weight),
-            );
-            d = _mm256_add_epi32(
-                d,
-                _mm256_madd_epi16(_mm256_unpackhi_epi8(high, zero), weight),
-            );
+            let (low, high) = (_mm256_unpacklo_epi8(above, below), _mm256_unpackhi_epi8(above, below));
+            a = _mm256_add_epi32(a, _mm256_madd_epi16(_mm256_unpacklo_epi8(low, zero), weight));
+            b = _mm256_add_epi32(b, _mm256_madd_epi16(_mm256_unpackhi_epi8(low, zero), weight));
+            c = _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_unpacklo_epi8(high, zero), weight));
+            d = _mm256_add_epi32(d, _mm256_madd_epi16(_mm256_unpackhi_epi8(high, zero), weight));
         }
         let (a, b) = (_mm256_sra_epi32(a, shift), _mm256_sra_epi32(b, shift));
         let (c, d) = (_mm256_sra_epi32(c, shift), _mm256_sra_epi32(d, shift));

@@ -43,17 +43,11 @@ unsafe fn across_rows<const PAIRS: usize>(
     // From 16 bytes (R0 G0 B0 R1 …) the 16 bit pairs R0 R1, G0 G1, B0 B1, and the same of pixels 2 and 3.
     let z = -128;
     let shuffles = [
-        _mm512_broadcast_i32x4(_mm_setr_epi8(
-            0, z, 3, z, 1, z, 4, z, 2, z, 5, z, z, z, z, z,
-        )),
-        _mm512_broadcast_i32x4(_mm_setr_epi8(
-            6, z, 9, z, 7, z, 10, z, 8, z, 11, z, z, z, z, z,
-        )),
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, z, 3, z, 1, z, 4, z, 2, z, 5, z, z, z, z, z)),
+        _mm512_broadcast_i32x4(_mm_setr_epi8(6, z, 9, z, 7, z, 10, z, 8, z, 11, z, z, z, z, z)),
     ];
     // R G B _ four times → R G B four times.
-    let close_up = _mm512_broadcast_i32x4(_mm_setr_epi8(
-        0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, z, z, z, z,
-    ));
+    let close_up = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, z, z, z, z));
     let shift = _mm_cvtsi32_si128(axis.precision as i32);
     let [one, two, three, four] = targets;
     for index in (0..axis.output).step_by(4) {
@@ -75,22 +69,10 @@ unsafe fn across_rows<const PAIRS: usize>(
         // SAFETY: 16 bytes from pixel `index` end at most 16 bytes behind the row, inside the padding.
         unsafe {
             let at = index * 3;
-            _mm_storeu_si128(
-                one.as_mut_ptr().add(at).cast(),
-                _mm512_castsi512_si128(bytes),
-            );
-            _mm_storeu_si128(
-                two.as_mut_ptr().add(at).cast(),
-                _mm512_extracti32x4_epi32::<1>(bytes),
-            );
-            _mm_storeu_si128(
-                three.as_mut_ptr().add(at).cast(),
-                _mm512_extracti32x4_epi32::<2>(bytes),
-            );
-            _mm_storeu_si128(
-                four.as_mut_ptr().add(at).cast(),
-                _mm512_extracti32x4_epi32::<3>(bytes),
-            );
+            _mm_storeu_si128(one.as_mut_ptr().add(at).cast(), _mm512_castsi512_si128(bytes));
+            _mm_storeu_si128(two.as_mut_ptr().add(at).cast(), _mm512_extracti32x4_epi32::<1>(bytes));
+            _mm_storeu_si128(three.as_mut_ptr().add(at).cast(), _mm512_extracti32x4_epi32::<2>(bytes));
+            _mm_storeu_si128(four.as_mut_ptr().add(at).cast(), _mm512_extracti32x4_epi32::<3>(bytes));
         }
     }
 }
@@ -121,12 +103,7 @@ unsafe fn sum_window<const PAIRS: usize>(
         // SAFETY: `at + 16` is inside all sources: the first pixel read is inside the window, and 16
         // bytes from there end in the padding (checked for `full` windows with all taps).
         let (one, two, three, four) = unsafe {
-            (
-                load(sources[0], at),
-                load(sources[1], at),
-                load(sources[2], at),
-                load(sources[3], at),
-            )
+            (load(sources[0], at), load(sources[1], at), load(sources[2], at), load(sources[3], at))
         };
         let pixels = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(one), two);
         let pixels = _mm512_inserti32x4::<2>(pixels, three);
@@ -160,13 +137,7 @@ unsafe fn load(row: &[u8], at: usize) -> __m128i {
 #[inline]
 unsafe fn weight_pair(weights: &[i16], pair: usize) -> i32 {
     // SAFETY: by contract.
-    unsafe {
-        weights
-            .as_ptr()
-            .add(pair * 2)
-            .cast::<i32>()
-            .read_unaligned()
-    }
+    unsafe { weights.as_ptr().add(pair * 2).cast::<i32>().read_unaligned() }
 }
 
 /// Height pass of one row of `length` bytes; gives how many bytes of `target` are done: all, or none when
@@ -193,13 +164,7 @@ pub(super) fn down(
 /// AVX-512 F, BW and VNNI must be available, every row have the bytes of `target`, a multiple of [`STEP`], and every pair its
 /// weights.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn down_steps(
-    source: &[u8],
-    offsets: &[usize],
-    weights: &[i16],
-    precision: u32,
-    target: &mut [u8],
-) {
+unsafe fn down_steps(source: &[u8], offsets: &[usize], weights: &[i16], precision: u32, target: &mut [u8]) {
     let zero = _mm512_setzero_si512();
     let rounding = _mm512_set1_epi32(1 << precision >> 1);
     let shift = _mm_cvtsi32_si128(precision as i32);
@@ -216,10 +181,7 @@ unsafe fn down_steps(
                     _mm512_set1_epi32(weight_pair(weights, pair)),
                 )
             };
-            let (low, high) = (
-                _mm512_unpacklo_epi8(above, below),
-                _mm512_unpackhi_epi8(above, below),
-            );
+            let (low, high) = (_mm512_unpacklo_epi8(above, below), _mm512_unpackhi_epi8(above, below));
             a = _mm512_dpwssd_epi32(a, _mm512_unpacklo_epi8(low, zero), weight);
             b = _mm512_dpwssd_epi32(b, _mm512_unpackhi_epi8(low, zero), weight);
             c = _mm512_dpwssd_epi32(c, _mm512_unpacklo_epi8(high, zero), weight);

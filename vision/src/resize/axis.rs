@@ -69,20 +69,13 @@ impl Axis {
             counts.push(u32::try_from(row.len()).unwrap_or(u32::MAX));
             largest = row.iter().copied().fold(largest, f64::max);
         }
-        let taps = counts
-            .iter()
-            .copied()
-            .max()
-            .unwrap_or(0)
-            .next_multiple_of(2) as usize;
+        let taps = counts.iter().copied().max().unwrap_or(0).next_multiple_of(2) as usize;
         // The first precision at which one bit more would not fit the largest weight into an i16.
         let overflows = |bits: u32| {
             let next = (0.5 + largest * f64::from(1u32 << (bits + 1))) as i64;
             next > i64::from(i16::MAX)
         };
-        let precision = (0..MAX_PRECISION)
-            .find(|bits| overflows(*bits))
-            .unwrap_or(MAX_PRECISION);
+        let precision = (0..MAX_PRECISION).find(|bits| overflows(*bits)).unwrap_or(MAX_PRECISION);
         let one = f64::from(1u32 << precision);
         let mut weights = vec![0i16; output * taps];
         if taps > 0 {
@@ -94,26 +87,14 @@ impl Axis {
                 }
             }
         }
-        Self {
-            input,
-            output,
-            taps,
-            starts,
-            counts,
-            weights,
-            precision,
-        }
+        Self { input, output, taps, starts, counts, weights, precision }
     }
 
     /// Window, count and weights of one output sample. The weights go on with zeros behind the count.
     #[inline]
     pub(crate) fn at(&self, index: usize) -> (usize, usize, &[i16]) {
         let weights = &self.weights[index * self.taps..(index + 1) * self.taps];
-        (
-            self.starts[index] as usize,
-            self.counts[index] as usize,
-            weights,
-        )
+        (self.starts[index] as usize, self.counts[index] as usize, weights)
     }
 
     /// Bytes of the tables.
@@ -128,60 +109,33 @@ mod tests {
 
     #[test]
     fn weights_of_every_window_sum_to_one_and_windows_stay_inside() {
-        for (input, output) in [
-            (1, 1),
-            (1, 64),
-            (2, 3648),
-            (17, 16),
-            (7, 700),
-            (900, 32),
-            (6000, 32),
-            (100, 99),
-        ] {
+        for (input, output) in
+            [(1, 1), (1, 64), (2, 3648), (17, 16), (7, 700), (900, 32), (6000, 32), (100, 99)]
+        {
             let axis = Axis::new(input, output);
             let mut previous = 0;
             for index in 0..output {
                 let (start, count, weights) = axis.at(index);
-                assert!(
-                    count >= 1 && start + count <= input,
-                    "{input} {output} {index}"
-                );
+                assert!(count >= 1 && start + count <= input, "{input} {output} {index}");
                 assert!(start >= previous, "windows only move forward");
                 previous = start;
                 assert!(weights[count..].iter().all(|weight| *weight == 0));
                 let sum: i64 = weights.iter().map(|weight| i64::from(*weight)).sum();
                 let one = 1i64 << axis.precision;
                 // Each weight is rounded by at most a half.
-                assert!(
-                    (sum - one).abs() <= count as i64,
-                    "{input} {output} {index}: {sum} of {one}"
-                );
+                assert!((sum - one).abs() <= count as i64, "{input} {output} {index}: {sum} of {one}");
             }
         }
     }
 
     #[test]
     fn sums_of_products_fit_in_31_bits() {
-        for (input, output) in [
-            (1, 64),
-            (3, 64),
-            (100, 99),
-            (900, 32),
-            (6000, 32),
-            (13000, 28),
-            (2, 10000),
-        ] {
+        for (input, output) in [(1, 64), (3, 64), (100, 99), (900, 32), (6000, 32), (13000, 28), (2, 10000)] {
             let axis = Axis::new(input, output);
             for index in 0..output {
                 let (_, _, weights) = axis.at(index);
-                let magnitude: i64 = weights
-                    .iter()
-                    .map(|weight| i64::from(*weight).abs() * 255)
-                    .sum();
-                assert!(
-                    magnitude + (1 << 21) < i64::from(i32::MAX),
-                    "{input} {output}"
-                );
+                let magnitude: i64 = weights.iter().map(|weight| i64::from(*weight).abs() * 255).sum();
+                assert!(magnitude + (1 << 21) < i64::from(i32::MAX), "{input} {output}");
             }
         }
     }

@@ -37,27 +37,14 @@ impl Resize<'_> {
     /// bytes, at least [`PADDING`] more behind them.
     pub(crate) fn rows(&self, buffers: &mut RowBuffers, mut put: impl FnMut(usize, &[u8])) {
         let ((width, height), (out_width, out_height)) = (self.from, self.to);
-        assert!(
-            self.padded.len() >= width * height * 3 + PADDING,
-            "picture with padding"
-        );
-        let RowBuffers {
-            ring,
-            line,
-            offsets,
-            across,
-            down,
-            ..
-        } = buffers;
+        assert!(self.padded.len() >= width * height * 3 + PADDING, "picture with padding");
+        let RowBuffers { ring, line, offsets, across, down, .. } = buffers;
         let across = (width != out_width).then(|| table(across, width, out_width));
         let down = (height != out_height).then(|| table(down, height, out_height));
 
         // Rows after the width pass: of the picture itself, or of the ring.
-        let stride = if across.is_some() {
-            (out_width * 3 + PADDING).next_multiple_of(64)
-        } else {
-            width * 3
-        };
+        let stride =
+            if across.is_some() { (out_width * 3 + PADDING).next_multiple_of(64) } else { width * 3 };
         let capacity = down.map_or(1, |axis| axis.taps) + MOST_ROWS;
         let mut ready = 0;
         let line = room(line, out_width * 3 + PADDING);
@@ -71,24 +58,13 @@ impl Resize<'_> {
             }
             let source: &[u8] = if across.is_some() { ring } else { self.padded };
             let place = |row: usize| {
-                if across.is_some() {
-                    row % capacity * stride
-                } else {
-                    row * stride
-                }
+                if across.is_some() { row % capacity * stride } else { row * stride }
             };
             if let Some(axis) = down {
                 offsets.clear();
                 offsets.extend((start..start + count).map(place));
                 let target = &mut line[..out_width * 3 + PADDING];
-                self.weigh_rows(
-                    source,
-                    offsets,
-                    weights,
-                    axis.precision,
-                    out_width * 3,
-                    target,
-                );
+                self.weigh_rows(source, offsets, weights, axis.precision, out_width * 3, target);
                 put(y, line);
             } else {
                 put(y, &source[place(y)..]);
@@ -97,14 +73,7 @@ impl Resize<'_> {
     }
 
     /// Width pass of some rows from `first` on into the ring; gives how many.
-    fn make_rows(
-        &self,
-        axis: &Axis,
-        first: usize,
-        ring: &mut [u8],
-        capacity: usize,
-        stride: usize,
-    ) -> usize {
+    fn make_rows(&self, axis: &Axis, first: usize, ring: &mut [u8], capacity: usize, stride: usize) -> usize {
         let row_bytes = axis.input * 3;
         let source = |row: usize| &self.padded[row * row_bytes..];
         let place = |row: usize| row % capacity * stride..row % capacity * stride + stride;
@@ -150,23 +119,13 @@ impl Resize<'_> {
         };
         #[cfg(not(target_arch = "x86_64"))]
         let done = 0;
-        scalar::down(
-            source,
-            offsets,
-            weights,
-            precision,
-            done,
-            &mut target[..length],
-        );
+        scalar::down(source, offsets, weights, precision, done, &mut target[..length]);
     }
 }
 
 /// The table for these lengths: the one kept from the last picture, when it fits.
 fn table(kept: &mut Option<Axis>, input: usize, output: usize) -> &Axis {
-    if kept
-        .as_ref()
-        .is_some_and(|axis| (axis.input, axis.output) != (input, output))
-    {
+    if kept.as_ref().is_some_and(|axis| (axis.input, axis.output) != (input, output)) {
         *kept = None;
     }
     kept.get_or_insert_with(|| Axis::new(input, output))

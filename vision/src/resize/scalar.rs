@@ -13,10 +13,7 @@ pub(super) fn across(axis: &Axis, source: &[u8], target: &mut [u8]) {
     for (index, pixel) in target.chunks_exact_mut(3).take(axis.output).enumerate() {
         let (start, count, weights) = axis.at(index);
         let mut sums = [0i32; 3];
-        for (sample, weight) in source[start * 3..(start + count) * 3]
-            .chunks_exact(3)
-            .zip(weights)
-        {
+        for (sample, weight) in source[start * 3..(start + count) * 3].chunks_exact(3).zip(weights) {
             for (sum, value) in sums.iter_mut().zip(sample) {
                 *sum += i32::from(*value) * i32::from(*weight);
             }
@@ -38,9 +35,7 @@ pub(super) fn down(
 ) {
     for (place, value) in target.iter_mut().enumerate().skip(from) {
         let samples = offsets.iter().zip(weights);
-        let sum = samples
-            .map(|(at, weight)| i32::from(buffer[at + place]) * i32::from(*weight))
-            .sum();
+        let sum = samples.map(|(at, weight)| i32::from(buffer[at + place]) * i32::from(*weight)).sum();
         *value = byte(sum, precision);
     }
 }

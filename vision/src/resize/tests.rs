@@ -23,32 +23,18 @@ fn recipe(input: usize, output: usize) -> (Vec<(usize, Vec<i64>)>, u32) {
     for i in 0..output {
         let center = scale * (i as f64 + 0.5);
         let first = ((center - support + 0.5).trunc() as i64).max(0);
-        let count =
-            (((center + support + 0.5).trunc() as i64).min(input as i64) - first).clamp(0, most);
-        let weights: Vec<f64> = (0..count)
-            .map(|j| cubic(((j + first) as f64 - center + 0.5) * inverse))
-            .collect();
+        let count = (((center + support + 0.5).trunc() as i64).min(input as i64) - first).clamp(0, most);
+        let weights: Vec<f64> =
+            (0..count).map(|j| cubic(((j + first) as f64 - center + 0.5) * inverse)).collect();
         let sum: f64 = weights.iter().sum();
-        exact.push((
-            first as usize,
-            weights
-                .iter()
-                .map(|weight| weight / sum)
-                .collect::<Vec<_>>(),
-        ));
+        exact.push((first as usize, weights.iter().map(|weight| weight / sum).collect::<Vec<_>>()));
     }
-    let largest = exact
-        .iter()
-        .flat_map(|(_, weights)| weights)
-        .copied()
-        .fold(0.0, f64::max);
+    let largest = exact.iter().flat_map(|(_, weights)| weights).copied().fold(0.0, f64::max);
     let too_large = |p: &u32| (0.5 + largest * 2f64.powi(*p as i32 + 1)).trunc() >= 32768.0;
     let p = (0..22).find(too_large).unwrap_or(22);
-    let quantised =
-        |weight: f64| (weight * 2f64.powi(p as i32) + 0.5 * weight.signum()).trunc() as i64;
-    let rows = exact
-        .into_iter()
-        .map(|(first, weights)| (first, weights.into_iter().map(quantised).collect()));
+    let quantised = |weight: f64| (weight * 2f64.powi(p as i32) + 0.5 * weight.signum()).trunc() as i64;
+    let rows =
+        exact.into_iter().map(|(first, weights)| (first, weights.into_iter().map(quantised).collect()));
     (rows.collect(), p)
 }
 
@@ -67,11 +53,7 @@ fn reference(
             for (x, (first, weights)) in windows.iter().enumerate() {
                 for c in 0..3 {
                     let at = |j: usize| i64::from(rgb[(y * width + first + j) * 3 + c]);
-                    let sum = weights
-                        .iter()
-                        .enumerate()
-                        .map(|(j, weight)| weight * at(j))
-                        .sum();
+                    let sum = weights.iter().enumerate().map(|(j, weight)| weight * at(j)).sum();
                     wide[(y * out_width + x) * 3 + c] = round(sum, p);
                 }
             }
@@ -86,41 +68,22 @@ fn reference(
     for (y, (first, weights)) in windows.iter().enumerate() {
         for x in 0..row {
             let at = |j: usize| i64::from(wide[(first + j) * row + x]);
-            let sum = weights
-                .iter()
-                .enumerate()
-                .map(|(j, weight)| weight * at(j))
-                .sum();
+            let sum = weights.iter().enumerate().map(|(j, weight)| weight * at(j)).sum();
             out[y * row + x] = round(sum, p);
         }
     }
     out
 }
 
-fn run(
-    rgb: &[u8],
-    from: (usize, usize),
-    to: (usize, usize),
-    kernels: Kernels,
-    fill: u8,
-) -> Vec<u8> {
+fn run(rgb: &[u8], from: (usize, usize), to: (usize, usize), kernels: Kernels, fill: u8) -> Vec<u8> {
     // What stands in the padding and in used buffers must not matter.
     let mut padded = rgb.to_vec();
     padded.extend([fill; PADDING]);
-    let mut buffers = RowBuffers {
-        ring: vec![fill; 600_000],
-        line: vec![fill; 20_000],
-        ..RowBuffers::default()
-    };
+    let mut buffers =
+        RowBuffers { ring: vec![fill; 600_000], line: vec![fill; 20_000], ..RowBuffers::default() };
     let mut out = vec![0; to.0 * to.1 * 3];
     let mut rows = out.chunks_exact_mut(to.0 * 3).enumerate();
-    Resize {
-        padded: &padded,
-        from,
-        to,
-        kernels,
-    }
-    .rows(&mut buffers, |y, row| {
+    Resize { padded: &padded, from, to, kernels }.rows(&mut buffers, |y, row| {
         let (expected, line) = rows.next().unwrap();
         assert_eq!(y, expected);
         line.copy_from_slice(&row[..to.0 * 3]);
@@ -138,9 +101,7 @@ fn picture((width, height): (usize, usize), seed: u64, edges: bool) -> Vec<u8> {
         state ^= state << 17;
         (state >> 24) as u8
     };
-    (0..width * height * 3)
-        .map(|_| if edges { (next() & 1) * 255 } else { next() })
-        .collect()
+    (0..width * height * 3).map(|_| if edges { (next() & 1) * 255 } else { next() }).collect()
 }
 
 fn check(from: (usize, usize), to: (usize, usize), seed: u64, edges: bool) {
@@ -150,10 +111,7 @@ fn check(from: (usize, usize), to: (usize, usize), seed: u64, edges: bool) {
         for fill in [0, 255] {
             let got = run(&rgb, from, to, kernels, fill);
             let differing = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
-            assert_eq!(
-                differing, 0,
-                "{from:?} -> {to:?} seed {seed} edges {edges} {kernels:?}"
-            );
+            assert_eq!(differing, 0, "{from:?} -> {to:?} seed {seed} edges {edges} {kernels:?}");
         }
     }
 }

@@ -13,24 +13,15 @@ const LOAD: usize = 16;
 /// [`LOAD`] bytes behind the row's last pixel.
 pub(super) fn check(axis: &Axis, sources: &[&[u8]], targets: &[&mut [u8]]) -> usize {
     let shortest = sources.iter().map(|source| source.len()).min().unwrap_or(0);
+    assert!(shortest >= axis.input * 3 + PADDING, "source row with padding");
     assert!(
-        shortest >= axis.input * 3 + PADDING,
-        "source row with padding"
-    );
-    assert!(
-        targets
-            .iter()
-            .all(|target| target.len() >= axis.output * 3 + PADDING),
+        targets.iter().all(|target| target.len() >= axis.output * 3 + PADDING),
         "target row with padding"
     );
-    assert!(
-        axis.weights.len() >= axis.output * axis.taps && axis.taps.is_multiple_of(2),
-        "a full table"
-    );
+    assert!(axis.weights.len() >= axis.output * axis.taps && axis.taps.is_multiple_of(2), "a full table");
     let reach = (axis.taps * 3 + LOAD).min(shortest);
     let last_start = (shortest - reach) / 3;
-    axis.starts
-        .partition_point(|start| *start as usize <= last_start)
+    axis.starts.partition_point(|start| *start as usize <= last_start)
 }
 
 /// Whether every row of a window has `whole` bytes in the source, and every pair of rows its weights.

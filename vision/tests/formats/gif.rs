@@ -33,17 +33,9 @@ fn a_frame_smaller_than_the_screen_leaves_palette_entry_zero() {
 #[test]
 fn with_transparency_the_rest_and_the_key_are_white() {
     let picture = decode(&file((4, 3), Some(2)));
-    assert_eq!(
-        grays(&picture),
-        [255, 255, 255, 255, 255, 1, 255, 255, 255, 3, 4, 255]
-    );
-    let kept = decode_with(
-        &file((4, 3), Some(2)),
-        ColorPolicy {
-            alpha_on_white: false,
-            ..Default::default()
-        },
-    );
+    assert_eq!(grays(&picture), [255, 255, 255, 255, 255, 1, 255, 255, 255, 3, 4, 255]);
+    let kept =
+        decode_with(&file((4, 3), Some(2)), ColorPolicy { alpha_on_white: false, ..Default::default() });
     assert_eq!(grays(&kept), [2, 2, 2, 2, 2, 1, 2, 2, 2, 3, 4, 2]);
 }
 

@@ -2,9 +2,7 @@ use super::*;
 
 /// Where a marker's two bytes stand.
 fn marker(jpeg: &[u8], code: u8) -> usize {
-    jpeg.windows(2)
-        .position(|pair| pair == [0xFF, code])
-        .unwrap()
+    jpeg.windows(2).position(|pair| pair == [0xFF, code]).unwrap()
 }
 
 #[test]
@@ -19,10 +17,7 @@ fn harmless_oddities_of_the_header_change_nothing() {
     let parameters = marker(&plain, 0xDA) + 2 + 12 - 3;
     assert_eq!(odd[parameters..parameters + 3], [0, 63, 0]);
     odd[parameters..parameters + 3].copy_from_slice(&[0, 0, 0]);
-    assert!(
-        decode(&odd) == expected,
-        "scan parameters of a sequential frame"
-    );
+    assert!(decode(&odd) == expected, "scan parameters of a sequential frame");
 
     let mut odd = plain.clone();
     let table = marker(&plain, 0xDB);
@@ -41,12 +36,7 @@ fn harmless_oddities_of_the_header_change_nothing() {
 
 #[test]
 fn a_cut_scan_with_an_end_mark_glued_on_is_corrupt() {
-    for name in [
-        "jpeg_optimized.jpg",
-        "jpeg_progressive_444.jpg",
-        "jpeg_gray.jpg",
-        "jpeg_restart_rows.jpg",
-    ] {
+    for name in ["jpeg_optimized.jpg", "jpeg_progressive_444.jpg", "jpeg_gray.jpg", "jpeg_restart_rows.jpg"] {
         let plain = golden(name);
         let mut glued = plain[..plain.len() * 2 / 3].to_vec();
         glued.extend([0xFF, 0xD9]);
@@ -65,17 +55,9 @@ fn a_harmless_warning_does_not_hide_a_cut() {
 
 #[test]
 fn a_missing_end_mark_is_always_corrupt() {
-    for name in [
-        "jpeg_optimized.jpg",
-        "jpeg_progressive_444.jpg",
-        "jpeg_gray.jpg",
-    ] {
+    for name in ["jpeg_optimized.jpg", "jpeg_progressive_444.jpg", "jpeg_gray.jpg"] {
         let plain = golden(name);
-        assert_eq!(
-            class(&plain[..plain.len() - 2]),
-            ImageClass::Corrupt,
-            "{name}"
-        );
+        assert_eq!(class(&plain[..plain.len() - 2]), ImageClass::Corrupt, "{name}");
     }
 }
 
@@ -95,16 +77,12 @@ fn refused_codings_are_unsupported() {
 
 #[test]
 fn coefficients_are_announced_when_libjpeg_keeps_them() {
-    let (one, several) = (
-        golden("jpeg_optimized.jpg"),
-        golden("jpeg_progressive_444.jpg"),
-    );
+    let (one, several) = (golden("jpeg_optimized.jpg"), golden("jpeg_progressive_444.jpg"));
     let (one_header, several_header) = (header(&one), header(&several));
     assert_eq!(one_header.stored_size(), several_header.stored_size());
     let (width, height) = several_header.stored_size();
     let blocks = u64::from(width.div_ceil(8)) * u64::from(height.div_ceil(8));
-    let without_files =
-        |header: ImageHeader, file: &[u8]| header.decode_bytes() - file.len() as u64;
+    let without_files = |header: ImageHeader, file: &[u8]| header.decode_bytes() - file.len() as u64;
     let more = without_files(several_header, &several) - without_files(one_header, &one);
     assert_eq!(more, blocks * 3 * 64 * 2);
 }
@@ -112,14 +90,8 @@ fn coefficients_are_announced_when_libjpeg_keeps_them() {
 #[test]
 fn orientation_can_be_switched_off() {
     let bytes = golden("exif_6.jpg");
-    let off = ColorPolicy {
-        exif_orientation: false,
-        ..Default::default()
-    };
-    assert_eq!(
-        header(&bytes).oriented_size(&ColorPolicy::default()),
-        (64, 96)
-    );
+    let off = ColorPolicy { exif_orientation: false, ..Default::default() };
+    assert_eq!(header(&bytes).oriented_size(&ColorPolicy::default()), (64, 96));
     assert_eq!(header(&bytes).oriented_size(&off), (96, 64));
     assert_eq!(decode(&bytes), turned_right(&decode_with(&bytes, off)));
 }

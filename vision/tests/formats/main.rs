@@ -12,17 +12,11 @@ mod webp;
 use std::path::Path;
 
 use feedmill_vision::{
-    ColorPolicy, ImageClass, ImageError, ImageHeader, ImageLimits, RgbImage, Scratch, decode_rgb,
-    read_header,
+    ColorPolicy, ImageClass, ImageError, ImageHeader, ImageLimits, RgbImage, Scratch, decode_rgb, read_header,
 };
 
 fn golden(name: &str) -> Vec<u8> {
-    std::fs::read(
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../tests/golden/images")
-            .join(name),
-    )
-    .unwrap()
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/images").join(name)).unwrap()
 }
 
 fn header(bytes: &[u8]) -> ImageHeader {
@@ -31,12 +25,7 @@ fn header(bytes: &[u8]) -> ImageHeader {
 
 fn try_decode(bytes: &[u8]) -> Result<RgbImage, ImageError> {
     let header = read_header(bytes, &ImageLimits::default())?;
-    decode_rgb(
-        bytes,
-        &header,
-        &ColorPolicy::default(),
-        &mut Scratch::default(),
-    )
+    decode_rgb(bytes, &header, &ColorPolicy::default(), &mut Scratch::default())
 }
 
 fn decode(bytes: &[u8]) -> RgbImage {
@@ -53,11 +42,7 @@ fn class(bytes: &[u8]) -> ImageClass {
 
 /// Pixels as triples, row after row.
 fn triples(picture: &RgbImage) -> Vec<[u8; 3]> {
-    picture
-        .pixels
-        .chunks_exact(3)
-        .map(|pixel| [pixel[0], pixel[1], pixel[2]])
-        .collect()
+    picture.pixels.chunks_exact(3).map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect()
 }
 
 fn grays(picture: &RgbImage) -> Vec<u8> {
@@ -80,9 +65,5 @@ fn turned_right(picture: &RgbImage) -> RgbImage {
             pixels.extend_from_slice(&picture.pixels[at..at + 3]);
         }
     }
-    RgbImage {
-        width: picture.height,
-        height: picture.width,
-        pixels,
-    }
+    RgbImage { width: picture.height, height: picture.width, pixels }
 }

@@ -41,13 +41,7 @@ fn a_gray_key_is_compared_at_the_file_s_depth() {
         data: &[0x03, 0x3F],
     };
     assert_eq!(grays(&decode(&file.bytes())), [0, 255, 255, 255]);
-    let kept = decode_with(
-        &file.bytes(),
-        ColorPolicy {
-            alpha_on_white: false,
-            ..Default::default()
-        },
-    );
+    let kept = decode_with(&file.bytes(), ColorPolicy { alpha_on_white: false, ..Default::default() });
     assert_eq!(grays(&kept), [0, 51, 51, 255]);
     // 0x1234 is the key, 0x1235 and 0x1200 have the same high byte.
     let file = File {
@@ -85,12 +79,7 @@ fn palette_entries_without_alpha_are_opaque_and_missing_entries_are_black() {
         data: &[0b00_01_10_11],
     };
     let blend = |channel: u32| ((channel * 128 + 255 * 127 + 127) / 255) as u8;
-    let expected = [
-        [255; 3],
-        [blend(40), blend(50), blend(60)],
-        [70, 80, 90],
-        [0; 3],
-    ];
+    let expected = [[255; 3], [blend(40), blend(50), blend(60)], [70, 80, 90], [0; 3]];
     assert_eq!(triples(&decode(&file.bytes())), expected);
 }
 

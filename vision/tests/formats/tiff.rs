@@ -17,15 +17,7 @@ fn page(size: (u16, u16), tags: &[(u16, Vec<u16>)], planes: &[Vec<u8>]) -> Vec<u
     put(256, size.0.to_le_bytes().to_vec(), 3, 1);
     put(257, size.1.to_le_bytes().to_vec(), 3, 1);
     for (tag, values) in tags {
-        put(
-            *tag,
-            values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect(),
-            3,
-            values.len(),
-        );
+        put(*tag, values.iter().flat_map(|value| value.to_le_bytes()).collect(), 3, values.len());
     }
     let (mut offsets, mut counts) = (Vec::new(), Vec::new());
     let mut at = data_at;
@@ -71,27 +63,12 @@ const FORMAT: u16 = 339;
 
 #[test]
 fn gray_of_few_bits_is_spread_and_white_may_be_zero() {
-    let tags = |colours| {
-        vec![
-            (BITS, vec![1]),
-            (COLOURS, vec![colours]),
-            (SAMPLES, vec![1]),
-        ]
-    };
+    let tags = |colours| vec![(BITS, vec![1]), (COLOURS, vec![colours]), (SAMPLES, vec![1])];
     let data = [vec![0b1010_0000, 0b0110_0000]];
-    assert_eq!(
-        grays(&decode(&page((3, 2), &tags(1), &data))),
-        [255, 0, 255, 0, 255, 255]
-    );
-    assert_eq!(
-        grays(&decode(&page((3, 2), &tags(0), &data))),
-        [0, 255, 0, 255, 0, 0]
-    );
+    assert_eq!(grays(&decode(&page((3, 2), &tags(1), &data))), [255, 0, 255, 0, 255, 255]);
+    assert_eq!(grays(&decode(&page((3, 2), &tags(0), &data))), [0, 255, 0, 255, 0, 0]);
     let tags = [(BITS, vec![4]), (COLOURS, vec![1]), (SAMPLES, vec![1])];
-    assert_eq!(
-        grays(&decode(&page((3, 1), &tags, &[vec![0x0F, 0x30]]))),
-        [0, 255, 51]
-    );
+    assert_eq!(grays(&decode(&page((3, 1), &tags, &[vec![0x0F, 0x30]]))), [0, 255, 51]);
 }
 
 #[test]
@@ -116,41 +93,22 @@ fn the_fourth_channel_is_alpha_only_when_the_file_says_so() {
         page((1, 1), &tags, &[vec![100, 50, 0, 51]])
     };
     let blend = |channel: u32| ((channel * 51 + 255 * 204 + 127) / 255) as u8;
-    assert_eq!(
-        triples(&decode(&file(Some(2)))),
-        [[blend(100), blend(50), blend(0)]]
-    );
+    assert_eq!(triples(&decode(&file(Some(2)))), [[blend(100), blend(50), blend(0)]]);
     // Multiplied in: 100 of 51 is more than white, 50 is 250 before.
-    assert_eq!(
-        triples(&decode(&file(Some(1)))),
-        [[blend(255), blend(250), blend(0)]]
-    );
+    assert_eq!(triples(&decode(&file(Some(1)))), [[blend(255), blend(250), blend(0)]]);
     assert_eq!(triples(&decode(&file(Some(0)))), [[100, 50, 0]]);
     assert_eq!(triples(&decode(&file(None))), [[100, 50, 0]]);
 }
 
 #[test]
 fn gray_with_alpha() {
-    let tags = [
-        (BITS, vec![8; 2]),
-        (COLOURS, vec![1]),
-        (SAMPLES, vec![2]),
-        (EXTRA, vec![2]),
-    ];
-    assert_eq!(
-        grays(&decode(&page((2, 1), &tags, &[vec![10, 255, 10, 0]]))),
-        [10, 255]
-    );
+    let tags = [(BITS, vec![8; 2]), (COLOURS, vec![1]), (SAMPLES, vec![2]), (EXTRA, vec![2])];
+    assert_eq!(grays(&decode(&page((2, 1), &tags, &[vec![10, 255, 10, 0]]))), [10, 255]);
 }
 
 #[test]
 fn planes_are_put_together() {
-    let tags = [
-        (BITS, vec![8; 3]),
-        (COLOURS, vec![2]),
-        (SAMPLES, vec![3]),
-        (PLANES, vec![2]),
-    ];
+    let tags = [(BITS, vec![8; 3]), (COLOURS, vec![2]), (SAMPLES, vec![3]), (PLANES, vec![2])];
     let file = page((2, 1), &tags, &[vec![1, 2], vec![3, 4], vec![5, 6]]);
     assert_eq!(triples(&decode(&file)), [[1, 3, 5], [2, 4, 6]]);
 }
@@ -158,57 +116,24 @@ fn planes_are_put_together() {
 #[test]
 fn orientation_is_applied() {
     let tags = |orientation| {
-        vec![
-            (BITS, vec![8]),
-            (COLOURS, vec![1]),
-            (ORIENTATION, vec![orientation]),
-            (SAMPLES, vec![1]),
-        ]
+        vec![(BITS, vec![8]), (COLOURS, vec![1]), (ORIENTATION, vec![orientation]), (SAMPLES, vec![1])]
     };
     let data = [vec![1, 2, 3, 4, 5, 6]];
     let upright = decode(&page((3, 2), &tags(1), &data));
     assert_eq!(grays(&upright), [1, 2, 3, 4, 5, 6]);
-    assert_eq!(
-        decode(&page((3, 2), &tags(6), &data)),
-        turned_right(&upright)
-    );
-    assert_eq!(
-        decode(&page((3, 2), &tags(9), &data)),
-        upright,
-        "an invalid value is ignored"
-    );
+    assert_eq!(decode(&page((3, 2), &tags(6), &data)), turned_right(&upright));
+    assert_eq!(decode(&page((3, 2), &tags(9), &data)), upright, "an invalid value is ignored");
 }
 
 #[test]
 fn what_cannot_be_exact_is_unsupported() {
     let gray = |more: (u16, Vec<u16>)| {
-        page(
-            (1, 1),
-            &[
-                (BITS, vec![8]),
-                (COLOURS, vec![1]),
-                (SAMPLES, vec![1]),
-                more,
-            ],
-            &[vec![7]],
-        )
+        page((1, 1), &[(BITS, vec![8]), (COLOURS, vec![1]), (SAMPLES, vec![1]), more], &[vec![7]])
     };
-    assert_eq!(
-        class(&gray((COMPRESSION, vec![7]))),
-        ImageClass::Unsupported,
-        "JPEG inside"
-    );
-    assert_eq!(
-        class(&gray((FORMAT, vec![2]))),
-        ImageClass::Unsupported,
-        "signed samples"
-    );
+    assert_eq!(class(&gray((COMPRESSION, vec![7]))), ImageClass::Unsupported, "JPEG inside");
+    assert_eq!(class(&gray((FORMAT, vec![2]))), ImageClass::Unsupported, "signed samples");
     let palette = [(BITS, vec![8]), (COLOURS, vec![3]), (SAMPLES, vec![1])];
-    assert_eq!(
-        class(&page((1, 1), &palette, &[vec![0]])),
-        ImageClass::Unsupported,
-        "palette"
-    );
+    assert_eq!(class(&page((1, 1), &palette, &[vec![0]])), ImageClass::Unsupported, "palette");
 }
 
 #[test]
@@ -222,11 +147,7 @@ fn a_directory_that_declares_more_than_the_file_holds_is_corrupt() {
             let mut greedy = plain.clone();
             let at = directory + 2 + entry * 12 + 4;
             greedy[at..at + 4].copy_from_slice(&count.to_le_bytes());
-            assert_eq!(
-                class(&greedy),
-                ImageClass::Corrupt,
-                "entry {entry} with {count} values"
-            );
+            assert_eq!(class(&greedy), ImageClass::Corrupt, "entry {entry} with {count} values");
         }
     }
 }

@@ -22,11 +22,7 @@ fn with_exif(block: &[u8]) -> Vec<u8> {
     let mut extended = vec![0b1000, 0, 0, 0];
     extended.extend(&(width - 1).to_le_bytes()[..3]);
     extended.extend(&(height - 1).to_le_bytes()[..3]);
-    riff(&[
-        chunk(b"VP8X", &extended),
-        plain[12..].to_vec(),
-        chunk(b"EXIF", block),
-    ])
+    riff(&[chunk(b"VP8X", &extended), plain[12..].to_vec(), chunk(b"EXIF", block)])
 }
 
 #[test]
@@ -38,8 +34,14 @@ fn orientation_is_applied() {
         assert_eq!(header(&file).orientation(), 6);
         assert!(decode(&file) == turned_right(&upright), "turned");
     }
-    assert!(
-        decode(&with_exif(b"no such thing")) == upright,
-        "a broken block is ignored"
-    );
+    assert!(decode(&with_exif(b"no such thing")) == upright, "a broken block is ignored");
+}
+
+#[test]
+fn a_stream_larger_than_its_canvas_is_refused_from_the_header() {
+    let mut file = with_exif(b"");
+    let stream = file.windows(4).position(|kind| kind == b"VP8 ").unwrap() + 8;
+    // 16383 pixels wide.
+    file[stream + 6..stream + 8].copy_from_slice(&[0xFF, 0x3F]);
+    assert_eq!(read_header(&file, &ImageLimits::default()).unwrap_err().class(), ImageClass::Corrupt);
 }
