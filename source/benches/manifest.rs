@@ -26,13 +26,9 @@ fn now() -> Instant {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let value = |name: &str| {
-        arguments
-            .iter()
-            .position(|argument| argument == name)
-            .and_then(|at| arguments.get(at + 1))
+        arguments.iter().position(|argument| argument == name).and_then(|at| arguments.get(at + 1))
     };
-    let lines: u64 =
-        value("--lines").map_or(10_000_000, |text| text.parse().expect("a number of lines"));
+    let lines: u64 = value("--lines").map_or(10_000_000, |text| text.parse().expect("a number of lines"));
     let folder = value("--folder").map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = tempfile::tempdir_in(folder).expect("a folder for the manifest");
     let path = folder.path().join("manifest.jsonl");
@@ -41,10 +37,7 @@ fn main() {
 
     let stores = Stores::new(S3Settings::default(), FetchSettings::default()).expect("stores");
     let settings = ManifestSettings::new(folder.path().join("cache"), 0);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let before = rss_anon();
     let peak = Arc::new(AtomicU64::new(0));
     let sampled = Arc::clone(&peak);
@@ -53,12 +46,7 @@ fn main() {
         sampled.fetch_max(rss_anon(), Relaxed);
     };
     let manifest = runtime
-        .block_on(Manifest::open(
-            &stores,
-            &ObjectUri::File(path),
-            &settings,
-            progress,
-        ))
+        .block_on(Manifest::open(&stores, &ObjectUri::File(path), &settings, progress))
         .expect("a manifest");
     let (seconds, cpu) = (began.elapsed().as_secs_f64(), cpu_seconds() - cpu);
     peak.fetch_max(rss_anon(), Relaxed);
@@ -68,11 +56,7 @@ fn main() {
     let began = now();
     let mut read = 0;
     for _ in 0..READS {
-        read += manifest
-            .record(random.u64(0..lines))
-            .expect("a record")
-            .bytes
-            .len();
+        read += manifest.record(random.u64(0..lines)).expect("a record").bytes.len();
     }
     let record_micros = began.elapsed().as_secs_f64() * 1e6 / f64::from(READS);
     assert!(read > 0);
@@ -92,24 +76,15 @@ fn main() {
 /// Lines that look like LLaVA records, of 250 to 350 bytes; the file's length.
 fn write(path: &Path, lines: u64) -> u64 {
     let mut random = fastrand::Rng::with_seed(1);
-    let words: String = (0..4096)
-        .map(|_| {
-            if random.u8(0..6) == 0 {
-                ' '
-            } else {
-                random.lowercase()
-            }
-        })
-        .collect();
+    let words: String =
+        (0..4096).map(|_| if random.u8(0..6) == 0 { ' ' } else { random.lowercase() }).collect();
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path).expect("a file"));
     let mut bytes = 0;
     for line in 0..lines {
         let head = format!(
             "{{\"id\": \"{line:09}\", \"image\": \"coco/train2017/{line:012}.jpg\", \"conversations\": [{{\"from\": \"human\", \"value\": \""
         );
-        let text = random
-            .usize(LINE_BYTES - 50..=LINE_BYTES + 50)
-            .saturating_sub(head.len() + 5);
+        let text = random.usize(LINE_BYTES - 50..=LINE_BYTES + 50).saturating_sub(head.len() + 5);
         let from = random.usize(0..words.len() - text);
         writeln!(out, "{head}{}\"}}]}}", &words[from..from + text]).expect("room on the disk");
         bytes += head.len() as u64 + text as u64 + 5;
@@ -128,15 +103,8 @@ fn read_through(path: &Path) {
 /// Anonymous memory of this process in bytes.
 fn rss_anon() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))
-        .expect("RssAnon");
-    line.trim()
-        .trim_end_matches(" kB")
-        .parse::<u64>()
-        .expect("a number")
-        * 1024
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("RssAnon");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
 /// CPU time of all threads, ended ones too, user and kernel; in steps of 10 ms.
@@ -144,11 +112,7 @@ fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("/proc");
     let after_name = stat.rsplit(')').next().expect("a name");
     let field = |at: usize| {
-        after_name
-            .split_whitespace()
-            .nth(at)
-            .and_then(|text| text.parse::<u64>().ok())
-            .expect("a number")
+        after_name.split_whitespace().nth(at).and_then(|text| text.parse::<u64>().ok()).expect("a number")
     };
     // Fields 14 and 15 of proc_pid_stat(5), counted from the one after the name.
     (field(11) + field(12)) as f64 / 100.0

@@ -11,36 +11,26 @@ use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 
 use crate::error::{AttemptError, TransientKind};
 
-/// Whether an empty answer with status 404 can be trusted: HEAD has no body that could name a code.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Method {
-    Get,
-    Head,
-}
+/// Longer than any code of S3; an answer from elsewhere must not become a long message.
+const MAX_CODE_CHARACTERS: usize = 64;
 
-pub(crate) fn classify<E>(error: &SdkError<E, HttpResponse>, method: Method) -> AttemptError
+pub(crate) fn classify<E>(error: &SdkError<E, HttpResponse>) -> AttemptError
 where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
 {
     if let Some(response) = error.raw_response() {
-        // Code "NotFound" is what the SDK itself makes of a HEAD's 404.
         let code = error.code();
-        return answer(
-            response.status().as_u16(),
-            code,
-            method,
-            error.message().unwrap_or_default(),
-        );
+        return answer(response.status().as_u16(), code, error.message().unwrap_or_default());
     }
     let detail = DisplayErrorContext(error).to_string();
     if let Some(credentials) = find::<CredentialsError>(error) {
         return match credentials {
-            CredentialsError::CredentialsNotLoaded(_) => AttemptError::Denied {
-                code: "NoCredentials".into(),
-            },
-            CredentialsError::InvalidConfiguration(_) => AttemptError::Denied {
-                code: "InvalidCredentials".into(),
-            },
+            CredentialsError::CredentialsNotLoaded(_) => {
+                AttemptError::Denied { code: "NoCredentials".into() }
+            }
+            CredentialsError::InvalidConfiguration(_) => {
+                AttemptError::Denied { code: "InvalidCredentials".into() }
+            }
             _ => AttemptError::transient(TransientKind::Credentials, detail),
         };
     }
@@ -52,37 +42,33 @@ where
         SdkError::DispatchFailure(failure) if is_connect(failure.as_connector_error()) => {
             AttemptError::transient(TransientKind::Connect, detail)
         }
-        SdkError::ConstructionFailure(_) => AttemptError::InvalidKey,
+        // Any key can be encoded, so it is the bucket, the endpoint or the region that makes no request.
+        SdkError::ConstructionFailure(_) => AttemptError::Denied { code: "InvalidRequest".into() },
         _ => AttemptError::transient(TransientKind::Reset, detail),
     }
 }
 
-fn answer(status: u16, code: Option<&str>, method: Method, message: &str) -> AttemptError {
+fn answer(status: u16, code: Option<&str>, message: &str) -> AttemptError {
     let transient = |kind| {
         AttemptError::transient(
             kind,
-            format_args!(
-                "status {status} {} {message}",
-                code.unwrap_or("without a code")
-            ),
+            format_args!("status {status} {} {message}", code.unwrap_or("without a code")),
         )
     };
     let Some(code) = code else {
         return match status {
-            404 if method == Method::Head => AttemptError::Missing,
             429 | 503 => transient(TransientKind::Throttled),
             408 => transient(TransientKind::Timeout),
             500.. => transient(TransientKind::ServerError),
-            401 | 403 => AttemptError::Denied {
-                code: format!("status {status}"),
-            },
+            401 | 403 => AttemptError::Denied { code: format!("status {status}") },
             // S3 always sends a code; without one somebody in between answered.
             _ => transient(TransientKind::Unintelligible),
         };
     };
     match code {
         "NoSuchKey" => AttemptError::Missing,
-        "NotFound" if method == Method::Head => AttemptError::Missing,
+        // A range that begins behind the end: the object had more bytes before.
+        "InvalidRange" => AttemptError::Changed,
         "KeyTooLongError" | "InvalidURI" => AttemptError::InvalidKey,
         "SlowDown"
         | "ServiceUnavailable"
@@ -96,14 +82,10 @@ fn answer(status: u16, code: Option<&str>, method: Method, message: &str) -> Att
         }
         "RequestTimeTooSkewed" | "RequestExpired" => transient(TransientKind::ClockSkew),
         "RequestTimeout" => transient(TransientKind::Timeout),
-        "InternalError" | "OperationAborted" | "TemporaryRedirect" => {
-            transient(TransientKind::ServerError)
-        }
+        "InternalError" | "OperationAborted" | "TemporaryRedirect" => transient(TransientKind::ServerError),
         _ if matches!(status, 429 | 503) => transient(TransientKind::Throttled),
         _ if status >= 500 => transient(TransientKind::ServerError),
-        code => AttemptError::Denied {
-            code: code.to_owned(),
-        },
+        code => AttemptError::Denied { code: code.chars().take(MAX_CODE_CHARACTERS).collect() },
     }
 }
 
@@ -121,10 +103,12 @@ pub(crate) fn remedy(code: &str, bucket_hides_missing: bool) -> &'static str {
         "NoCredentials" | "InvalidCredentials" => {
             "set credentials: environment, profile, role, or a folder with key files"
         }
-        "NoSuchBucket" => "check the bucket's name, the region and the endpoint",
-        "PermanentRedirect"
-        | "AuthorizationHeaderMalformed"
-        | "IllegalLocationConstraintException" => "check the region: the bucket lies in another",
+        "NoSuchBucket" | "InvalidBucketName" | "InvalidRequest" => {
+            "check the bucket's name, the region and the endpoint"
+        }
+        "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => {
+            "check the region: the bucket lies in another"
+        }
         "InvalidObjectState" => "the object is archived: restore it or leave it out",
         "NoRegion" => "set the S3 region, AWS_REGION, or an endpoint",
         "EACCES" => "make the file readable for the user the program runs as",
@@ -139,10 +123,7 @@ fn is_connect(error: Option<&aws_smithy_runtime_api::client::result::ConnectorEr
             use std::io::ErrorKind::{
                 AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable,
             };
-            matches!(
-                io.kind(),
-                ConnectionRefused | AddrNotAvailable | HostUnreachable | NetworkUnreachable
-            )
+            matches!(io.kind(), ConnectionRefused | AddrNotAvailable | HostUnreachable | NetworkUnreachable)
         });
         refused || DisplayErrorContext(error).to_string().contains("dns error")
     })
@@ -163,8 +144,8 @@ fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a 
 mod tests {
     use super::*;
 
-    fn kind(status: u16, code: Option<&str>, method: Method) -> String {
-        match answer(status, code, method, "") {
+    fn kind(status: u16, code: Option<&str>) -> String {
+        match answer(status, code, "") {
             AttemptError::Transient { kind, .. } => kind.label().to_owned(),
             AttemptError::Denied { code } => format!("denied {code}"),
             other => format!("{other:?}"),
@@ -173,48 +154,31 @@ mod tests {
 
     #[test]
     fn answers_by_code_then_by_status() {
-        use Method::{Get, Head};
         let cases = [
-            (404, Some("NoSuchKey"), Get, "Missing"),
-            (404, Some("NotFound"), Head, "Missing"),
-            (404, None, Head, "Missing"),
-            (404, None, Get, "unintelligible"),
-            (404, Some("NoSuchBucket"), Get, "denied NoSuchBucket"),
-            (403, Some("AccessDenied"), Get, "denied AccessDenied"),
-            (
-                403,
-                Some("InvalidAccessKeyId"),
-                Get,
-                "denied InvalidAccessKeyId",
-            ),
-            (
-                403,
-                Some("SignatureDoesNotMatch"),
-                Get,
-                "denied SignatureDoesNotMatch",
-            ),
-            (403, None, Head, "denied status 403"),
-            (403, Some("RequestTimeTooSkewed"), Get, "clock_skew"),
-            (400, Some("ExpiredToken"), Get, "credentials"),
-            (403, Some("ExpiredToken"), Get, "credentials"),
-            (400, Some("RequestTimeout"), Get, "timeout"),
-            (400, Some("KeyTooLongError"), Get, "InvalidKey"),
-            (503, Some("SlowDown"), Get, "throttled"),
-            (503, None, Get, "throttled"),
-            (429, None, Get, "throttled"),
-            (500, Some("InternalError"), Get, "server_error"),
-            (502, None, Get, "server_error"),
-            (418, Some("Teapot"), Get, "denied Teapot"),
-            (400, None, Get, "unintelligible"),
-            (
-                301,
-                Some("PermanentRedirect"),
-                Get,
-                "denied PermanentRedirect",
-            ),
+            (404, Some("NoSuchKey"), "Missing"),
+            (416, Some("InvalidRange"), "Changed"),
+            (404, None, "unintelligible"),
+            (404, Some("NoSuchBucket"), "denied NoSuchBucket"),
+            (403, Some("AccessDenied"), "denied AccessDenied"),
+            (403, Some("InvalidAccessKeyId"), "denied InvalidAccessKeyId"),
+            (403, Some("SignatureDoesNotMatch"), "denied SignatureDoesNotMatch"),
+            (403, None, "denied status 403"),
+            (403, Some("RequestTimeTooSkewed"), "clock_skew"),
+            (400, Some("ExpiredToken"), "credentials"),
+            (403, Some("ExpiredToken"), "credentials"),
+            (400, Some("RequestTimeout"), "timeout"),
+            (400, Some("KeyTooLongError"), "InvalidKey"),
+            (503, Some("SlowDown"), "throttled"),
+            (503, None, "throttled"),
+            (429, None, "throttled"),
+            (500, Some("InternalError"), "server_error"),
+            (502, None, "server_error"),
+            (418, Some("Teapot"), "denied Teapot"),
+            (400, None, "unintelligible"),
+            (301, Some("PermanentRedirect"), "denied PermanentRedirect"),
         ];
-        for (status, code, method, expected) in cases {
-            assert_eq!(kind(status, code, method), expected, "{status} {code:?}");
+        for (status, code, expected) in cases {
+            assert_eq!(kind(status, code), expected, "{status} {code:?}");
         }
     }
 }

@@ -33,10 +33,7 @@ type Fingerprint = [Option<(u64, u64, i64, i64, u64)>; 3];
 
 impl FolderCredentials {
     pub(crate) fn new(folder: PathBuf) -> Self {
-        Self {
-            folder,
-            last: Mutex::new(None),
-        }
+        Self { folder, last: Mutex::new(None) }
     }
 
     fn load(&self) -> Result<Credentials, CredentialsError> {
@@ -57,10 +54,7 @@ impl FolderCredentials {
             }
             before = after;
         }
-        Err(CredentialsError::provider_error(format!(
-            "the files in {} keep changing",
-            self.folder.display()
-        )))
+        Err(CredentialsError::provider_error(format!("the files in {} keep changing", self.folder.display())))
     }
 
     fn read(&self) -> Result<Credentials, CredentialsError> {
@@ -80,10 +74,7 @@ impl FolderCredentials {
 
     fn fingerprint(&self) -> Result<Fingerprint, CredentialsError> {
         let mut seen = Fingerprint::default();
-        for (slot, name) in seen
-            .iter_mut()
-            .zip([ACCESS_KEY_ID, SECRET_ACCESS_KEY, SESSION_TOKEN])
-        {
+        for (slot, name) in seen.iter_mut().zip([ACCESS_KEY_ID, SECRET_ACCESS_KEY, SESSION_TOKEN]) {
             *slot = match fs::metadata(self.folder.join(name)) {
                 Ok(metadata) => Some(identity(&metadata)),
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -95,13 +86,7 @@ impl FolderCredentials {
 }
 
 fn identity(metadata: &Metadata) -> (u64, u64, i64, i64, u64) {
-    (
-        metadata.dev(),
-        metadata.ino(),
-        metadata.mtime(),
-        metadata.mtime_nsec(),
-        metadata.len(),
-    )
+    (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.len())
 }
 
 fn read_key(path: &Path) -> Result<Option<String>, CredentialsError> {
@@ -147,20 +132,13 @@ mod tests {
         write("secret-access-key", " secret ");
         let first = source.load().unwrap();
         assert_eq!(
-            (
-                first.access_key_id(),
-                first.secret_access_key(),
-                first.session_token()
-            ),
+            (first.access_key_id(), first.secret_access_key(), first.session_token()),
             ("one", "secret", None)
         );
         write("access-key-id", "two");
         write("session-token", "token\n");
         let second = source.load().unwrap();
-        assert_eq!(
-            (second.access_key_id(), second.session_token()),
-            ("two", Some("token"))
-        );
+        assert_eq!((second.access_key_id(), second.session_token()), ("two", Some("token")));
         fs::remove_file(folder.path().join("secret-access-key")).unwrap();
         assert!(source.load().is_err());
     }

@@ -5,6 +5,9 @@
 
 use crate::uri::ObjectUri;
 
+/// Enough for a chain of errors in words; servers may send more.
+const MAX_DETAIL_CHARACTERS: usize = 500;
+
 /// Result of a `get` that gave no bytes.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FetchError {
@@ -152,10 +155,7 @@ pub(crate) enum AttemptError {
 
 impl AttemptError {
     pub(crate) fn transient(kind: TransientKind, detail: impl std::fmt::Display) -> Self {
-        Self::Transient {
-            kind,
-            detail: detail.to_string(),
-        }
+        Self::Transient { kind, detail: detail.to_string().chars().take(MAX_DETAIL_CHARACTERS).collect() }
     }
 }
 

@@ -19,47 +19,24 @@ pub(crate) fn open(path: &Path) -> Result<(File, Metadata), AttemptError> {
         .open(path)
         .map_err(|error| meaning(&error))?;
     let metadata = file.metadata().map_err(|error| meaning(&error))?;
-    if metadata.is_file() {
-        Ok((file, metadata))
-    } else {
-        Err(AttemptError::InvalidKey)
-    }
+    if metadata.is_file() { Ok((file, metadata)) } else { Err(AttemptError::InvalidKey) }
 }
 
 pub(crate) fn version(metadata: &Metadata) -> ObjectVersion {
-    let tag = format!(
-        "{}.{:09}-{}",
-        metadata.mtime(),
-        metadata.mtime_nsec(),
-        metadata.ino()
-    );
-    ObjectVersion {
-        size: metadata.len(),
-        tag,
-    }
+    let tag = format!("{}.{:09}-{}", metadata.mtime(), metadata.mtime_nsec(), metadata.ino());
+    ObjectVersion { size: metadata.len(), tag }
 }
 
-pub(crate) fn get(
-    path: &Path,
-    range: Option<Range<u64>>,
-    max_bytes: u64,
-) -> Result<Fetched, AttemptError> {
+pub(crate) fn get(path: &Path, range: Option<Range<u64>>, max_bytes: u64) -> Result<Fetched, AttemptError> {
     let (file, metadata) = open(path)?;
     let range = range.unwrap_or(0..metadata.len());
     let bytes = range.end.min(metadata.len()).saturating_sub(range.start);
     if bytes > max_bytes {
-        return Err(AttemptError::TooLarge {
-            bytes,
-            limit: max_bytes,
-        });
+        return Err(AttemptError::TooLarge { bytes, limit: max_bytes });
     }
-    let length = usize::try_from(bytes).map_err(|_| AttemptError::TooLarge {
-        bytes,
-        limit: max_bytes,
-    })?;
+    let length = usize::try_from(bytes).map_err(|_| AttemptError::TooLarge { bytes, limit: max_bytes })?;
     let mut buffer = vec![0; length];
-    file.read_exact_at(&mut buffer, range.start)
-        .map_err(|error| meaning(&error))?;
+    file.read_exact_at(&mut buffer, range.start).map_err(|error| meaning(&error))?;
     let after = version(&file.metadata().map_err(|error| meaning(&error))?);
     if after != version(&metadata) {
         return Err(AttemptError::transient(
@@ -67,18 +44,13 @@ pub(crate) fn get(
             "the file changed while it was read",
         ));
     }
-    Ok(Fetched {
-        bytes: Bytes::from(buffer),
-        version: after,
-    })
+    Ok(Fetched { bytes: Bytes::from(buffer), version: after })
 }
 
 fn meaning(error: &io::Error) -> AttemptError {
     match error.kind() {
         ErrorKind::NotFound => AttemptError::Missing,
-        ErrorKind::PermissionDenied => AttemptError::Denied {
-            code: "EACCES".into(),
-        },
+        ErrorKind::PermissionDenied => AttemptError::Denied { code: "EACCES".into() },
         // A name that no file can have: a file as a folder, too long, a folder, a NUL.
         ErrorKind::NotADirectory
         | ErrorKind::InvalidFilename
@@ -88,9 +60,7 @@ fn meaning(error: &io::Error) -> AttemptError {
             AttemptError::transient(TransientKind::IncompleteBody, "the file became shorter")
         }
         // Opening a socket or a device without a driver; following links in a circle.
-        _ if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ELOOP)) => {
-            AttemptError::InvalidKey
-        }
+        _ if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ELOOP)) => AttemptError::InvalidKey,
         _ => AttemptError::transient(TransientKind::LocalIo, error),
     }
 }
@@ -107,40 +77,16 @@ mod tests {
         assert_eq!(get(&file, None, 10).unwrap().bytes, "0123456789");
         assert_eq!(get(&file, Some(2..5), 10).unwrap().bytes, "234");
         assert_eq!(get(&file, Some(8..50), 10).unwrap().bytes, "89");
-        assert!(matches!(
-            get(&file, None, 9),
-            Err(AttemptError::TooLarge {
-                bytes: 10,
-                limit: 9
-            })
-        ));
-        assert!(matches!(
-            get(folder.path(), None, 10),
-            Err(AttemptError::InvalidKey)
-        ));
-        assert!(matches!(
-            get(&file.join("b"), None, 10),
-            Err(AttemptError::InvalidKey)
-        ));
-        assert!(matches!(
-            get(&folder.path().join("b"), None, 10),
-            Err(AttemptError::Missing)
-        ));
-        assert!(matches!(
-            get(&folder.path().join("x".repeat(300)), None, 10),
-            Err(AttemptError::InvalidKey)
-        ));
+        assert!(matches!(get(&file, None, 9), Err(AttemptError::TooLarge { bytes: 10, limit: 9 })));
+        assert!(matches!(get(folder.path(), None, 10), Err(AttemptError::InvalidKey)));
+        assert!(matches!(get(&file.join("b"), None, 10), Err(AttemptError::InvalidKey)));
+        assert!(matches!(get(&folder.path().join("b"), None, 10), Err(AttemptError::Missing)));
+        assert!(matches!(get(&folder.path().join("x".repeat(300)), None, 10), Err(AttemptError::InvalidKey)));
         let socket = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        assert!(matches!(
-            get(&socket, None, 10),
-            Err(AttemptError::InvalidKey)
-        ));
+        assert!(matches!(get(&socket, None, 10), Err(AttemptError::InvalidKey)));
         let circle = folder.path().join("circle");
         std::os::unix::fs::symlink(&circle, &circle).unwrap();
-        assert!(matches!(
-            get(&circle, None, 10),
-            Err(AttemptError::InvalidKey)
-        ));
+        assert!(matches!(get(&circle, None, 10), Err(AttemptError::InvalidKey)));
     }
 }

@@ -48,12 +48,10 @@ mod manifest;
 
 pub use error::{FetchError, PermanentKind, SetupError, TransientKind};
 pub use manifest::{
-    BLOCK_BYTES, Compression, DiskBudget, Framing, Manifest, ManifestError, ManifestSettings,
-    Progress, Record, RecordReadError,
+    BLOCK_BYTES, Compression, DiskBudget, Framing, Manifest, ManifestError, ManifestSettings, Progress,
+    Record, RecordReadError,
 };
 pub use settings::{CredentialsSource, FetchSettings, S3Settings};
 pub use stats::{FetchStats, LATENCY_BOUNDS};
 pub use stores::{MissingLooksLike, ObjectVersion, Stores};
-pub use uri::{
-    MAX_KEY_BYTES, ObjectPrefix, ObjectUri, ReferenceError, UriError, resolve_reference,
-};
+pub use uri::{MAX_KEY_BYTES, ObjectPrefix, ObjectUri, ReferenceError, UriError, resolve_reference};

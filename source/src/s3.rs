@@ -10,8 +10,7 @@ use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
-    BehaviorVersion, IdentityCache, Region, SharedCredentialsProvider,
-    StalledStreamProtectionConfig,
+    BehaviorVersion, IdentityCache, Region, SharedCredentialsProvider, StalledStreamProtectionConfig,
 };
 use aws_sdk_s3::primitives::ByteStream;
 use aws_smithy_http_client::Builder;
@@ -20,7 +19,7 @@ use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
 
-use crate::classify::{Method, classify};
+use crate::classify::classify;
 use crate::credentials::FolderCredentials;
 use crate::error::{AttemptError, SetupError, TransientKind};
 use crate::settings::{CredentialsSource, FetchSettings, S3Settings};
@@ -36,9 +35,7 @@ pub(crate) struct S3 {
 pub(crate) fn check(settings: &S3Settings) -> Result<(), SetupError> {
     match &settings.endpoint {
         Some(endpoint) if !endpoint.starts_with("http://") && !endpoint.starts_with("https://") => {
-            Err(SetupError::Endpoint {
-                endpoint: endpoint.clone(),
-            })
+            Err(SetupError::Endpoint { endpoint: endpoint.clone() })
         }
         _ => Ok(()),
     }
@@ -46,24 +43,17 @@ pub(crate) fn check(settings: &S3Settings) -> Result<(), SetupError> {
 
 impl S3 {
     /// Makes the client. Opens no connection, except that the default chain may look for its sources.
-    pub(crate) async fn connect(
-        settings: &S3Settings,
-        fetch: &FetchSettings,
-    ) -> Result<Self, SetupError> {
+    pub(crate) async fn connect(settings: &S3Settings, fetch: &FetchSettings) -> Result<Self, SetupError> {
         check(settings)?;
         let region = region(settings)?;
-        let plain = settings
-            .endpoint
-            .as_ref()
-            .is_some_and(|endpoint| endpoint.starts_with("http://"));
+        let plain = settings.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
         let mut http = Builder::new();
         http.set_pool_max_idle_per_host(Some(fetch.max_in_flight));
         // Without TLS no certificates are looked for, which a minimal image may not have.
         let http = if plain && !matches!(settings.credentials, CredentialsSource::DefaultChain) {
             http.build_http()
         } else {
-            http.tls_provider(Provider::Rustls(CryptoMode::Ring))
-                .build_https()
+            http.tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
         };
         let mut config = aws_sdk_s3::Config::builder()
             .behavior_version(BehaviorVersion::v2026_01_12())
@@ -82,36 +72,25 @@ impl S3 {
         config.set_endpoint_url(settings.endpoint.clone());
         let config = match &settings.credentials {
             CredentialsSource::DefaultChain => {
-                let provider = ProviderConfig::without_region()
-                    .with_region(Some(region))
-                    .with_http_client(http);
+                let provider =
+                    ProviderConfig::without_region().with_region(Some(region)).with_http_client(http);
                 config.credentials_provider(
-                    DefaultCredentialsChain::builder()
-                        .configure(provider)
-                        .build()
-                        .await,
+                    DefaultCredentialsChain::builder().configure(provider).build().await,
                 )
             }
-            CredentialsSource::Static {
-                access_key_id,
-                secret_access_key,
-                session_token,
-            } => config.credentials_provider(Credentials::new(
-                access_key_id,
-                secret_access_key,
-                session_token.clone(),
-                None,
-                "settings",
-            )),
+            CredentialsSource::Static { access_key_id, secret_access_key, session_token } => config
+                .credentials_provider(Credentials::new(
+                    access_key_id,
+                    secret_access_key,
+                    session_token.clone(),
+                    None,
+                    "settings",
+                )),
             CredentialsSource::Folder(folder) => config
                 .identity_cache(IdentityCache::no_cache())
-                .credentials_provider(SharedCredentialsProvider::new(FolderCredentials::new(
-                    folder.clone(),
-                ))),
+                .credentials_provider(SharedCredentialsProvider::new(FolderCredentials::new(folder.clone()))),
         };
-        Ok(Self {
-            client: Client::from_conf(config.build()),
-        })
+        Ok(Self { client: Client::from_conf(config.build()) })
     }
 
     /// The whole object or the bytes of `range`, as one attempt within its own deadline.
@@ -126,42 +105,27 @@ impl S3 {
         let began = Instant::now();
         let mut request = self.client.get_object().bucket(bucket).key(key);
         if let Some(range) = &range {
-            request = request.range(format!(
-                "bytes={}-{}",
-                range.start,
-                range.end.saturating_sub(1)
-            ));
+            request = request.range(format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
         }
         let answer = within(began, settings.deadline_for(0), request.send())
             .await?
-            .map_err(|error| classify(&error, Method::Get))?;
-        let announced = answer
-            .content_length()
-            .and_then(|length| u64::try_from(length).ok());
+            .map_err(|error| classify(&error))?;
+        let announced = answer.content_length().and_then(|length| u64::try_from(length).ok());
         if let Some(length) = announced
             && length > max_bytes
         {
             // Dropping the answer closes its connection; nothing of the body is read.
-            return Err(AttemptError::TooLarge {
-                bytes: length,
-                limit: max_bytes,
-            });
+            return Err(AttemptError::TooLarge { bytes: length, limit: max_bytes });
         }
         let size = match answer.content_range() {
-            Some(range) => range
-                .rsplit('/')
-                .next()
-                .and_then(|total| total.parse().ok()),
+            Some(range) => range.rsplit('/').next().and_then(|total| total.parse().ok()),
             None => announced,
         };
         let tag = answer.e_tag().unwrap_or_default().to_owned();
         let deadline = settings.deadline_for(announced.unwrap_or(max_bytes));
         let bytes = within(began, deadline, collect(answer.body, announced, max_bytes)).await??;
         let size = size.unwrap_or(bytes.len() as u64);
-        Ok(Fetched {
-            bytes,
-            version: ObjectVersion { size, tag },
-        })
+        Ok(Fetched { bytes, version: ObjectVersion { size, tag } })
     }
 
     /// Size and version, as one attempt.
@@ -172,31 +136,27 @@ impl S3 {
         settings: &FetchSettings,
     ) -> Result<ObjectVersion, AttemptError> {
         let request = self.client.head_object().bucket(bucket).key(key).send();
-        let answer = within(Instant::now(), settings.deadline_for(0), request)
-            .await?
-            .map_err(|error| classify(&error, Method::Head))?;
-        let size = answer
-            .content_length()
-            .and_then(|length| u64::try_from(length).ok())
-            .ok_or_else(|| {
-                AttemptError::transient(
-                    TransientKind::Unintelligible,
-                    "an answer without content-length",
-                )
+        let answer = match within(Instant::now(), settings.deadline_for(0), request).await? {
+            Ok(answer) => answer,
+            // An answer to HEAD has no body and so no error code: a missing bucket, an expired token and a refusal look alike. GET
+            // of one byte tells.
+            Err(error) if error.raw_response().is_some() => {
+                let first = self.get(bucket, key, Some(0..1), 1, settings).await?;
+                return Ok(first.version);
+            }
+            Err(error) => return Err(classify(&error)),
+        };
+        let size =
+            answer.content_length().and_then(|length| u64::try_from(length).ok()).ok_or_else(|| {
+                AttemptError::transient(TransientKind::Unintelligible, "an answer without content-length")
             })?;
-        Ok(ObjectVersion {
-            size,
-            tag: answer.e_tag().unwrap_or_default().to_owned(),
-        })
+        Ok(ObjectVersion { size, tag: answer.e_tag().unwrap_or_default().to_owned() })
     }
 }
 
 fn region(settings: &S3Settings) -> Result<Region, SetupError> {
-    let from_environment = || {
-        ["AWS_REGION", "AWS_DEFAULT_REGION"]
-            .into_iter()
-            .find_map(|name| std::env::var(name).ok())
-    };
+    let from_environment =
+        || ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(|name| std::env::var(name).ok());
     settings
         .region
         .clone()
@@ -218,10 +178,7 @@ async fn within<T>(
         return Ok(work.await);
     };
     timeout_at(deadline, work).await.map_err(|_| {
-        AttemptError::transient(
-            TransientKind::Timeout,
-            format_args!("not complete within {limit:?}"),
-        )
+        AttemptError::transient(TransientKind::Timeout, format_args!("not complete within {limit:?}"))
     })
 }
 
@@ -244,10 +201,7 @@ async fn collect(
         })?;
         read = read.saturating_add(chunk.len() as u64);
         if read > max_bytes {
-            return Err(AttemptError::TooLarge {
-                bytes: read,
-                limit: max_bytes,
-            });
+            return Err(AttemptError::TooLarge { bytes: read, limit: max_bytes });
         }
         if whole.is_empty() && buffer.is_empty() && chunk.len() as u64 == expected {
             // All in one chunk: no copy.
@@ -256,11 +210,7 @@ async fn collect(
         }
         if buffer.capacity() == 0 {
             // Not above max_bytes, which the caller has room for.
-            buffer.reserve(
-                usize::try_from(expected.min(max_bytes))
-                    .unwrap_or(0)
-                    .max(chunk.len()),
-            );
+            buffer.reserve(usize::try_from(expected.min(max_bytes)).unwrap_or(0).max(chunk.len()));
         }
         buffer.extend_from_slice(&chunk);
     }
@@ -272,9 +222,5 @@ async fn collect(
             format_args!("{read} of {length} bytes came"),
         ));
     }
-    Ok(if buffer.is_empty() {
-        whole
-    } else {
-        buffer.freeze()
-    })
+    Ok(if buffer.is_empty() { whole } else { buffer.freeze() })
 }

@@ -42,10 +42,9 @@ impl fmt::Debug for CredentialsSource {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DefaultChain => out.write_str("DefaultChain"),
-            Self::Static { access_key_id, .. } => out
-                .debug_struct("Static")
-                .field("access_key_id", access_key_id)
-                .finish_non_exhaustive(),
+            Self::Static { access_key_id, .. } => {
+                out.debug_struct("Static").field("access_key_id", access_key_id).finish_non_exhaustive()
+            }
             Self::Folder(folder) => out.debug_tuple("Folder").field(folder).finish(),
         }
     }
@@ -106,7 +105,6 @@ impl FetchSettings {
     #[must_use]
     pub fn deadline_for(&self, bytes: u64) -> Duration {
         let transfer = bytes.saturating_mul(1000) / self.min_bytes_per_second.max(1);
-        self.get_deadline
-            .saturating_add(Duration::from_millis(transfer))
+        self.get_deadline.saturating_add(Duration::from_millis(transfer))
     }
 }

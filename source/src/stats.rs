@@ -6,9 +6,7 @@ use std::time::Duration;
 use crate::error::TransientKind;
 
 /// Upper bounds of the latency buckets in seconds; a last bucket holds what took longer.
-pub const LATENCY_BOUNDS: [f64; 12] = [
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
-];
+pub const LATENCY_BOUNDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 /// What the stores did so far. All counters only grow, except `in_flight` and `throttle_limit`.
 #[derive(Debug, Default)]
@@ -50,13 +48,10 @@ impl FetchStats {
         self.gets.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         let seconds = took.as_secs_f64();
-        let bucket = LATENCY_BOUNDS
-            .iter()
-            .position(|bound| seconds <= *bound)
-            .unwrap_or(LATENCY_BOUNDS.len());
+        let bucket =
+            LATENCY_BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(LATENCY_BOUNDS.len());
         self.latency_buckets[bucket].fetch_add(1, Relaxed);
-        self.latency_micros
-            .fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
+        self.latency_micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 }
 
@@ -93,11 +88,7 @@ mod tests {
         for millis in [5, 6, 40_000] {
             stats.count_success(10, Duration::from_millis(millis));
         }
-        let counts: Vec<u64> = stats
-            .latency_buckets
-            .iter()
-            .map(|bucket| bucket.load(Relaxed))
-            .collect();
+        let counts: Vec<u64> = stats.latency_buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
         assert_eq!(counts, [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(stats.latency_micros.load(Relaxed), 40_011_000);
         assert_eq!(stats.bytes.load(Relaxed), 30);

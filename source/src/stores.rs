@@ -73,10 +73,7 @@ pub(crate) struct Fetched {
 #[derive(Clone)]
 enum Want {
     Whole,
-    Part {
-        range: Range<u64>,
-        version: ObjectVersion,
-    },
+    Part { range: Range<u64>, version: ObjectVersion },
 }
 
 impl Stores {
@@ -126,13 +123,9 @@ impl Stores {
     /// # Errors
     /// See [`FetchError`]: `Permanent` makes a bad sample, `Denied` stops loudly, `Transient` means to ask again later.
     pub async fn get(&self, uri: &ObjectUri, max_bytes: u64) -> Result<Bytes, FetchError> {
-        self.attempts(
-            uri,
-            || self.attempt(uri, Want::Whole, max_bytes),
-            |fetched| fetched.bytes.len() as u64,
-        )
-        .await
-        .map(|fetched| fetched.bytes)
+        self.attempts(uri, || self.attempt(uri, Want::Whole, max_bytes), |fetched| fetched.bytes.len() as u64)
+            .await
+            .map(|fetched| fetched.bytes)
     }
 
     /// Bytes `range` of the object, which must still be in the state `version`.
@@ -149,17 +142,10 @@ impl Stores {
             return Ok(Bytes::new());
         }
         let length = range.end - range.start;
-        let want = Want::Part {
-            range,
-            version: version.clone(),
-        };
-        self.attempts(
-            uri,
-            || self.attempt(uri, want.clone(), length),
-            |fetched| fetched.bytes.len() as u64,
-        )
-        .await
-        .map(|fetched| fetched.bytes)
+        let want = Want::Part { range, version: version.clone() };
+        self.attempts(uri, || self.attempt(uri, want.clone(), length), |fetched| fetched.bytes.len() as u64)
+            .await
+            .map(|fetched| fetched.bytes)
     }
 
     /// Size and version of the object.
@@ -176,28 +162,17 @@ impl Stores {
     /// # Errors
     /// Wrong keys, a missing bucket or folder, and a store that does not answer. A mere `AccessDenied` is no error but `Forbidden`.
     pub async fn probe(&self, prefix: &ObjectPrefix) -> Result<MissingLooksLike, FetchError> {
-        let nonce = self
-            .inner
-            .jitter
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .u64(..);
+        let nonce = self.inner.jitter.lock().unwrap_or_else(PoisonError::into_inner).u64(..);
         let name = format!("feedmill-probe-{nonce:016x}");
         let (uri, bucket) = match prefix {
             ObjectPrefix::S3 { bucket, prefix } => (
-                ObjectUri::S3 {
-                    bucket: bucket.clone(),
-                    key: format!("{prefix}{name}"),
-                },
+                ObjectUri::S3 { bucket: bucket.clone(), key: format!("{prefix}{name}") },
                 Some(bucket.clone()),
             ),
             ObjectPrefix::File(folder) => {
                 if !folder.is_dir() {
                     let kind = PermanentKind::Missing;
-                    return Err(FetchError::Permanent {
-                        kind,
-                        uri: ObjectUri::File(folder.clone()),
-                    });
+                    return Err(FetchError::Permanent { kind, uri: ObjectUri::File(folder.clone()) });
                 }
                 (ObjectUri::File(folder.join(name)), None)
             }
@@ -206,23 +181,14 @@ impl Stores {
             Ok(_) | Err(FetchError::Permanent { .. }) => Ok(MissingLooksLike::NotFound),
             Err(FetchError::Denied { code, .. }) if code == "AccessDenied" => {
                 let hiding = bucket.into_iter();
-                self.inner
-                    .hiding_buckets
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .extend(hiding);
+                self.inner.hiding_buckets.lock().unwrap_or_else(PoisonError::into_inner).extend(hiding);
                 Ok(MissingLooksLike::Forbidden)
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn attempt(
-        &self,
-        uri: &ObjectUri,
-        want: Want,
-        max_bytes: u64,
-    ) -> Result<Fetched, AttemptError> {
+    async fn attempt(&self, uri: &ObjectUri, want: Want, max_bytes: u64) -> Result<Fetched, AttemptError> {
         let (range, expected) = match want {
             Want::Whole => (None, None),
             Want::Part { range, version } => (Some(range), Some(version)),
@@ -230,10 +196,7 @@ impl Stores {
         let length = range.as_ref().map(|range| range.end - range.start);
         let fetched = match uri {
             ObjectUri::S3 { bucket, key } => {
-                self.s3()
-                    .await?
-                    .get(bucket, key, range, max_bytes, &self.inner.settings)
-                    .await?
+                self.s3().await?.get(bucket, key, range, max_bytes, &self.inner.settings).await?
             }
             ObjectUri::File(path) => {
                 let path = path.clone();
@@ -247,26 +210,17 @@ impl Stores {
             && length != fetched.bytes.len() as u64
         {
             let detail = format!("{} of {length} bytes came", fetched.bytes.len());
-            return Err(AttemptError::transient(
-                TransientKind::IncompleteBody,
-                detail,
-            ));
+            return Err(AttemptError::transient(TransientKind::IncompleteBody, detail));
         }
         Ok(fetched)
     }
 
     async fn attempt_head(&self, uri: &ObjectUri) -> Result<ObjectVersion, AttemptError> {
         match uri {
-            ObjectUri::S3 { bucket, key } => {
-                self.s3()
-                    .await?
-                    .head(bucket, key, &self.inner.settings)
-                    .await
-            }
+            ObjectUri::S3 { bucket, key } => self.s3().await?.head(bucket, key, &self.inner.settings).await,
             ObjectUri::File(path) => {
                 let path: PathBuf = path.clone();
-                blocking(move || file::open(&path).map(|(_, metadata)| file::version(&metadata)))
-                    .await
+                blocking(move || file::open(&path).map(|(_, metadata)| file::version(&metadata))).await
             }
         }
     }
@@ -277,9 +231,7 @@ impl Stores {
             .s3
             .get_or_try_init(|| S3::connect(&inner.s3_settings, &inner.settings))
             .await
-            .map_err(|error| AttemptError::Denied {
-                code: error.to_string(),
-            })
+            .map_err(|error| AttemptError::Denied { code: error.to_string() })
     }
 
     /// The loop: a place, an attempt, a pause, until the bounds are reached.
@@ -292,9 +244,7 @@ impl Stores {
     where
         Work: Future<Output = Result<T, AttemptError>>,
     {
-        let Inner {
-            settings, stats, ..
-        } = &*self.inner;
+        let Inner { settings, stats, .. } = &*self.inner;
         let gate = match uri {
             ObjectUri::S3 { .. } => &self.inner.s3_gate,
             ObjectUri::File(_) => &self.inner.file_gate,
@@ -313,12 +263,7 @@ impl Stores {
                 attempt().await
             };
             self.settle(place, uri, &result);
-            let permanent = |kind| {
-                Err(FetchError::Permanent {
-                    kind,
-                    uri: uri.clone(),
-                })
-            };
+            let permanent = |kind| Err(FetchError::Permanent { kind, uri: uri.clone() });
             let (kind, detail) = match result {
                 Ok(value) => {
                     stats.count_success(bytes(&value), attempt_began.elapsed());
@@ -341,19 +286,14 @@ impl Stores {
                 Err(AttemptError::Denied { code }) => {
                     stats.denied.fetch_add(1, Relaxed);
                     let remedy = remedy(&code, self.hides_missing(uri));
-                    return Err(FetchError::Denied {
-                        code,
-                        remedy,
-                        uri: uri.clone(),
-                    });
+                    return Err(FetchError::Denied { code, remedy, uri: uri.clone() });
                 }
                 Err(AttemptError::Transient { kind, detail }) => (kind, detail),
             };
             stats.count_failed(kind);
             failures += 1;
             let pause = self.pause(failures);
-            if failures >= settings.max_attempts
-                || began.elapsed().saturating_add(pause) > settings.retry_for
+            if failures >= settings.max_attempts || began.elapsed().saturating_add(pause) > settings.retry_for
             {
                 return Err(FetchError::Transient {
                     attempts: failures,
@@ -370,10 +310,7 @@ impl Stores {
     fn settle<T>(&self, place: Place, uri: &ObjectUri, result: &Result<T, AttemptError>) {
         match result {
             Ok(_) => place.succeeded(),
-            Err(AttemptError::Transient {
-                kind: TransientKind::Throttled,
-                ..
-            }) => place.throttled(),
+            Err(AttemptError::Transient { kind: TransientKind::Throttled, .. }) => place.throttled(),
             Err(_) => drop(place),
         }
         if matches!(uri, ObjectUri::S3 { .. }) {
@@ -382,9 +319,7 @@ impl Stores {
     }
 
     fn pause(&self, failures: u32) -> Duration {
-        let Inner {
-            settings, jitter, ..
-        } = &*self.inner;
+        let Inner { settings, jitter, .. } = &*self.inner;
         let share = jitter.lock().unwrap_or_else(PoisonError::into_inner).f64();
         backoff::pause(settings.retry_base, settings.retry_cap, failures, share)
     }
@@ -393,11 +328,7 @@ impl Stores {
         let ObjectUri::S3 { bucket, .. } = uri else {
             return false;
         };
-        self.inner
-            .hiding_buckets
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(bucket)
+        self.inner.hiding_buckets.lock().unwrap_or_else(PoisonError::into_inner).contains(bucket)
     }
 }
 

@@ -60,12 +60,7 @@ impl Gate {
     pub(crate) fn new(min: usize, max: usize) -> Self {
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
         let min = min.clamp(1, max);
-        let limit = Limit {
-            min: min as f64,
-            max: max as f64,
-            value: max as f64,
-            generation: 0,
-        };
+        let limit = Limit { min: min as f64, max: max as f64, value: max as f64, generation: 0 };
         Self {
             semaphore: Arc::new(Semaphore::new(max)),
             state: Arc::new(Mutex::new(State { limit, places: max })),
@@ -77,11 +72,7 @@ impl Gate {
         // The semaphore is never closed, so a permit always comes; without one the place would merely not be counted.
         let permit = Arc::clone(&self.semaphore).acquire_owned().await.ok();
         let generation = self.with_state(|state| state.limit.generation);
-        Place {
-            gate: self.clone(),
-            permit,
-            generation,
-        }
+        Place { gate: self.clone(), permit, generation }
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -146,12 +137,7 @@ mod tests {
 
     #[test]
     fn one_burst_of_throttling_halves_once_and_a_round_of_successes_adds_one() {
-        let mut limit = Limit {
-            min: 2.0,
-            max: 64.0,
-            value: 64.0,
-            generation: 0,
-        };
+        let mut limit = Limit { min: 2.0, max: 64.0, value: 64.0, generation: 0 };
         for _ in 0..64 {
             limit.throttled(0);
         }

@@ -157,19 +157,11 @@ impl ObjectUri {
                     return Err(UriError::NoObject { uri: shorten(text) });
                 }
                 if rest.len() > MAX_KEY_BYTES {
-                    return Err(UriError::KeyTooLong {
-                        uri: shorten(text),
-                        bytes: rest.len(),
-                    });
+                    return Err(UriError::KeyTooLong { uri: shorten(text), bytes: rest.len() });
                 }
-                Ok(Self::S3 {
-                    bucket: bucket.to_owned(),
-                    key: rest.to_owned(),
-                })
+                Ok(Self::S3 { bucket: bucket.to_owned(), key: rest.to_owned() })
             }
-            Split::File { path } if path.ends_with('/') => {
-                Err(UriError::NoObject { uri: shorten(text) })
-            }
+            Split::File { path } if path.ends_with('/') => Err(UriError::NoObject { uri: shorten(text) }),
             Split::File { path } => Ok(Self::File(PathBuf::from(path))),
         }
     }
@@ -180,14 +172,9 @@ impl ObjectUri {
         match self {
             Self::S3 { bucket, key } => {
                 let end = key.rfind('/').map_or(0, |at| at + 1);
-                ObjectPrefix::S3 {
-                    bucket: bucket.clone(),
-                    prefix: key[..end].to_owned(),
-                }
+                ObjectPrefix::S3 { bucket: bucket.clone(), prefix: key[..end].to_owned() }
             }
-            Self::File(path) => {
-                ObjectPrefix::File(path.parent().unwrap_or(Path::new("/")).to_owned())
-            }
+            Self::File(path) => ObjectPrefix::File(path.parent().unwrap_or(Path::new("/")).to_owned()),
         }
     }
 }
@@ -201,19 +188,13 @@ impl ObjectPrefix {
         match split(text)? {
             Split::S3 { bucket, rest } => {
                 if rest.len() > MAX_KEY_BYTES {
-                    return Err(UriError::KeyTooLong {
-                        uri: shorten(text),
-                        bytes: rest.len(),
-                    });
+                    return Err(UriError::KeyTooLong { uri: shorten(text), bytes: rest.len() });
                 }
                 let mut prefix = rest.to_owned();
                 if !prefix.is_empty() && !prefix.ends_with('/') {
                     prefix.push('/');
                 }
-                Ok(Self::S3 {
-                    bucket: bucket.to_owned(),
-                    prefix,
-                })
+                Ok(Self::S3 { bucket: bucket.to_owned(), prefix })
             }
             Split::File { path } => Ok(Self::File(PathBuf::from(path))),
         }
@@ -230,24 +211,17 @@ impl ObjectPrefix {
             return Err(ReferenceError::Empty);
         }
         if reference.starts_with('/') {
-            return Err(ReferenceError::Absolute {
-                reference: shorten(reference),
-            });
+            return Err(ReferenceError::Absolute { reference: shorten(reference) });
         }
         check_segments(reference)?;
         if reference.split('/').any(str::is_empty) {
-            return Err(ReferenceError::EmptySegment {
-                reference: shorten(reference),
-            });
+            return Err(ReferenceError::EmptySegment { reference: shorten(reference) });
         }
         match self {
             Self::S3 { bucket, prefix } => {
                 let key = format!("{prefix}{reference}");
                 check_key_length(&key, reference)?;
-                Ok(ObjectUri::S3 {
-                    bucket: bucket.clone(),
-                    key,
-                })
+                Ok(ObjectUri::S3 { bucket: bucket.clone(), key })
             }
             Self::File(folder) => Ok(ObjectUri::File(folder.join(reference))),
         }
@@ -260,9 +234,7 @@ impl ObjectPrefix {
             (Self::S3 { bucket, prefix }, ObjectUri::S3 { bucket: other, key }) => {
                 bucket == other && key.len() > prefix.len() && key.starts_with(prefix.as_str())
             }
-            (Self::File(folder), ObjectUri::File(path)) => {
-                path != folder && path.starts_with(folder)
-            }
+            (Self::File(folder), ObjectUri::File(path)) => path != folder && path.starts_with(folder),
             _ => false,
         }
     }
@@ -287,26 +259,16 @@ pub fn resolve_reference(
         return Err(ReferenceError::Empty);
     }
     let uri = ObjectUri::parse(reference).map_err(|error| match error {
-        UriError::KeyTooLong { bytes, .. } => ReferenceError::KeyTooLong {
-            reference: shorten(reference),
-            bytes,
-        },
-        UriError::NoObject { .. } => ReferenceError::EmptySegment {
-            reference: shorten(reference),
-        },
-        _ => ReferenceError::Scheme {
-            reference: shorten(reference),
-        },
+        UriError::KeyTooLong { bytes, .. } => {
+            ReferenceError::KeyTooLong { reference: shorten(reference), bytes }
+        }
+        UriError::NoObject { .. } => ReferenceError::EmptySegment { reference: shorten(reference) },
+        _ => ReferenceError::Scheme { reference: shorten(reference) },
     })?;
-    if std::iter::once(base)
-        .chain(allowed)
-        .any(|root| root.contains(&uri))
-    {
+    if std::iter::once(base).chain(allowed).any(|root| root.contains(&uri)) {
         Ok(uri)
     } else {
-        Err(ReferenceError::Outside {
-            reference: shorten(reference),
-        })
+        Err(ReferenceError::Outside { reference: shorten(reference) })
     }
 }
 
@@ -376,24 +338,17 @@ fn split(text: &str) -> Result<Split<'_>, UriError> {
 
 fn check_segments(path: &str) -> Result<(), ReferenceError> {
     if path.contains('\0') {
-        return Err(ReferenceError::Nul {
-            reference: shorten(path),
-        });
+        return Err(ReferenceError::Nul { reference: shorten(path) });
     }
     if path.split('/').any(|segment| segment == "..") {
-        return Err(ReferenceError::ParentSegment {
-            reference: shorten(path),
-        });
+        return Err(ReferenceError::ParentSegment { reference: shorten(path) });
     }
     Ok(())
 }
 
 fn check_key_length(key: &str, reference: &str) -> Result<(), ReferenceError> {
     if key.len() > MAX_KEY_BYTES {
-        return Err(ReferenceError::KeyTooLong {
-            reference: shorten(reference),
-            bytes: key.len(),
-        });
+        return Err(ReferenceError::KeyTooLong { reference: shorten(reference), bytes: key.len() });
     }
     Ok(())
 }
@@ -403,9 +358,7 @@ fn scheme_length(text: &str) -> Option<usize> {
     let end = text.find("://")?;
     let scheme = text.get(..end)?;
     let first = scheme.bytes().next()?;
-    let rest = scheme
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+    let rest = scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
     (first.is_ascii_alphabetic() && rest).then_some(end + 3)
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use feedmill_source::{
-    Compression, CredentialsSource, FetchError, FetchSettings, Manifest, ManifestError,
-    ManifestSettings, ObjectUri, PermanentKind, S3Settings, Stores,
+    Compression, CredentialsSource, FetchError, FetchSettings, Manifest, ManifestError, ManifestSettings,
+    ObjectUri, PermanentKind, S3Settings, Stores,
 };
 use feedmill_testkit::{EmbeddedS3, Fault, FaultProxy, Rule, TestKeys};
 
@@ -22,9 +22,7 @@ struct Setup {
 impl Setup {
     async fn new(manifest: &[u8]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let server = EmbeddedS3::start(folder.path(), &TestKeys::keys())
-            .await
-            .unwrap();
+        let server = EmbeddedS3::start(folder.path(), &TestKeys::keys()).await.unwrap();
         server.create_bucket("bucket").unwrap();
         fs::write(folder.path().join("bucket/manifest"), manifest).unwrap();
         let proxy = FaultProxy::start(server.address()).await;
@@ -48,13 +46,7 @@ impl Setup {
         };
         let stores = Stores::new(s3, fetch).unwrap();
         let settings = ManifestSettings::new(folder.path().join("cache"), 1 << 30);
-        Self {
-            folder,
-            _server: server,
-            proxy,
-            stores,
-            settings,
-        }
+        Self { folder, _server: server, proxy, stores, settings }
     }
 
     async fn open(&self) -> Result<Manifest, ManifestError> {
@@ -63,24 +55,14 @@ impl Setup {
     }
 
     async fn open_local(&self, path: &Path) -> Manifest {
-        Manifest::open(
-            &self.stores,
-            &ObjectUri::File(path.to_owned()),
-            &self.settings,
-            |_| {},
-        )
-        .await
-        .unwrap()
+        Manifest::open(&self.stores, &ObjectUri::File(path.to_owned()), &self.settings, |_| {}).await.unwrap()
     }
 }
 
 /// Two pieces and a bit.
 fn text() -> Vec<u8> {
     let line = |i: u32| {
-        format!(
-            "{{\"id\": {i}, \"text\": \"{:x}\"}}\n",
-            u64::from(i).wrapping_mul(0x9E37_79B9_7F4A_7C15)
-        )
+        format!("{{\"id\": {i}, \"text\": \"{:x}\"}}\n", u64::from(i).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     };
     let mut text: String = (0..).map(line).take(420_000).collect();
     text.truncate(text.len() - 1);
@@ -92,24 +74,17 @@ fn text() -> Vec<u8> {
 async fn a_manifest_in_s3_is_the_same_as_on_disk_whatever_breaks() {
     let setup = Setup::new(&text()).await;
     for fault in [Fault::ResetMidBody, Fault::ShortBody, Fault::SLOW_DOWN] {
-        setup
-            .proxy
-            .add(Rule::times(fault, 2).on_path("x-id=GetObject"));
+        setup.proxy.add(Rule::times(fault, 2).on_path("x-id=GetObject"));
     }
     let manifest = setup.open().await.unwrap();
-    let local = setup
-        .open_local(&setup.folder.path().join("bucket/manifest"))
-        .await;
+    let local = setup.open_local(&setup.folder.path().join("bucket/manifest")).await;
     assert_eq!(
         (manifest.len(), manifest.digest(), manifest.bytes()),
         (local.len(), local.digest(), local.bytes())
     );
     assert_eq!(manifest.len(), 420_000);
     for index in [0, 1, 63, 64, 210_000, 419_999] {
-        assert_eq!(
-            manifest.record(index).unwrap(),
-            local.record(index).unwrap()
-        );
+        assert_eq!(manifest.record(index).unwrap(), local.record(index).unwrap());
     }
     assert_eq!(setup.settings.disk.used(), manifest.bytes());
 }
@@ -138,20 +113,12 @@ async fn errors_of_the_store_come_through_as_they_are() {
         setup.proxy.add(Rule::always(fault.clone()));
         let error = setup.open().await.unwrap_err();
         let told = error.fetch_error();
-        assert!(
-            matches!(told, Some(FetchError::Transient { attempts: 10, .. })),
-            "{fault:?}: {error:?}"
-        );
+        assert!(matches!(told, Some(FetchError::Transient { attempts: 10, .. })), "{fault:?}: {error:?}");
         setup.proxy.clear();
     }
-    setup
-        .proxy
-        .add(Rule::always(Fault::ACCESS_DENIED).on_path("x-id=GetObject"));
+    setup.proxy.add(Rule::always(Fault::ACCESS_DENIED).on_path("x-id=GetObject"));
     let error = setup.open().await.unwrap_err();
-    assert!(
-        matches!(error.fetch_error(), Some(FetchError::Denied { .. })),
-        "{error:?}"
-    );
+    assert!(matches!(error.fetch_error(), Some(FetchError::Denied { .. })), "{error:?}");
     setup.proxy.clear();
     fs::remove_file(setup.folder.path().join("bucket/manifest")).unwrap();
     let error = setup.open().await.unwrap_err();
@@ -168,10 +135,7 @@ async fn a_manifest_too_large_for_the_cache_is_refused_before_it_is_fetched() {
     setup.settings.disk = feedmill_source::DiskBudget::new(16 << 20);
     let error = setup.open().await.unwrap_err();
     let needed_all = text().len() as u64;
-    assert!(
-        matches!(error, ManifestError::CacheFull { needed, .. } if needed == needed_all),
-        "{error:?}"
-    );
+    assert!(matches!(error, ManifestError::CacheFull { needed, .. } if needed == needed_all), "{error:?}");
     assert_eq!(setup.settings.disk.used(), 0);
 }
 
@@ -179,9 +143,7 @@ async fn a_manifest_too_large_for_the_cache_is_refused_before_it_is_fetched() {
 async fn dropping_the_opening_ends_it_and_gives_the_room_back() {
     let setup = Setup::new(&text()).await;
     setup.proxy.add(Rule::times(Fault::ShortBody, 0));
-    setup
-        .proxy
-        .add(Rule::always(Fault::StallMidBody).on_path("x-id=GetObject"));
+    setup.proxy.add(Rule::always(Fault::StallMidBody).on_path("x-id=GetObject"));
     {
         let opening = setup.open();
         tokio::pin!(opening);
@@ -199,7 +161,5 @@ async fn dropping_the_opening_ends_it_and_gives_the_room_back() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), given_back)
-        .await
-        .expect("the room is given back");
+    tokio::time::timeout(Duration::from_secs(60), given_back).await.expect("the room is given back");
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use feedmill_source::{
-    CredentialsSource, FetchError, FetchSettings, MissingLooksLike, ObjectPrefix, ObjectUri,
-    PermanentKind, S3Settings, Stores, TransientKind,
+    CredentialsSource, FetchError, FetchSettings, MissingLooksLike, ObjectPrefix, ObjectUri, PermanentKind,
+    S3Settings, Stores, TransientKind,
 };
 use feedmill_testkit::{EmbeddedS3, Fault, FaultProxy, Rule, TestKeys};
 use tempfile::TempDir;
@@ -24,16 +24,10 @@ struct Setup {
 impl Setup {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let server = EmbeddedS3::start(folder.path(), &TestKeys::keys())
-            .await
-            .unwrap();
+        let server = EmbeddedS3::start(folder.path(), &TestKeys::keys()).await.unwrap();
         server.create_bucket("bucket").unwrap();
         let proxy = FaultProxy::start(server.address()).await;
-        let setup = Self {
-            folder,
-            _server: server,
-            proxy,
-        };
+        let setup = Self { folder, _server: server, proxy };
         setup.put("object", &content());
         setup
     }
@@ -93,10 +87,7 @@ fn uri(text: &str) -> ObjectUri {
 }
 
 async fn get(stores: &Stores, text: &str) -> Result<Vec<u8>, FetchError> {
-    stores
-        .get(&uri(text), 1 << 20)
-        .await
-        .map(|bytes| bytes.to_vec())
+    stores.get(&uri(text), 1 << 20).await.map(|bytes| bytes.to_vec())
 }
 
 fn transient(error: &FetchError) -> (u32, TransientKind) {
@@ -118,13 +109,7 @@ async fn faults_of_the_moment_are_retried_and_the_bytes_are_whole() {
         (Fault::INTERNAL_ERROR, TransientKind::ServerError),
         (Fault::EXPIRED_TOKEN, TransientKind::Credentials),
         (Fault::CLOCK_SKEW, TransientKind::ClockSkew),
-        (
-            Fault::S3Error {
-                status: 400,
-                code: "RequestTimeout",
-            },
-            TransientKind::Timeout,
-        ),
+        (Fault::S3Error { status: 400, code: "RequestTimeout" }, TransientKind::Timeout),
         (Fault::Html { status: 502 }, TransientKind::ServerError),
         (Fault::Html { status: 503 }, TransientKind::Throttled),
         (Fault::Html { status: 404 }, TransientKind::Unintelligible),
@@ -140,11 +125,7 @@ async fn faults_of_the_moment_are_retried_and_the_bytes_are_whole() {
         // Always: three requests, then a transient error of that kind.
         let before = setup.proxy.count("/object");
         setup.proxy.add(Rule::always(fault.clone()));
-        assert_eq!(
-            transient(&get(&stores, OBJECT).await.unwrap_err()),
-            (3, kind),
-            "{fault:?}"
-        );
+        assert_eq!(transient(&get(&stores, OBJECT).await.unwrap_err()), (3, kind), "{fault:?}");
         assert_eq!(setup.proxy.count("/object") - before, 3, "{fault:?}");
         setup.proxy.clear();
     }
@@ -155,33 +136,15 @@ async fn faults_of_the_moment_are_retried_and_the_bytes_are_whole() {
 #[tokio::test]
 async fn silence_before_the_headers_ends_at_the_read_timeout() {
     let setup = Setup::new().await;
-    let patience = FetchSettings {
-        read_timeout: Duration::from_millis(300),
-        ..settings()
-    };
+    let patience = FetchSettings { read_timeout: Duration::from_millis(300), ..settings() };
     setup.proxy.add(Rule::always(Fault::StallBeforeHeaders));
-    let error = get(
-        &setup.stores(FetchSettings {
-            max_attempts: 2,
-            ..patience.clone()
-        }),
-        OBJECT,
-    )
-    .await
-    .unwrap_err();
+    let error =
+        get(&setup.stores(FetchSettings { max_attempts: 2, ..patience.clone() }), OBJECT).await.unwrap_err();
     assert_eq!(transient(&error), (2, TransientKind::Timeout));
     assert_eq!(setup.proxy.count("/object"), 2);
     setup.proxy.clear();
     setup.proxy.add(Rule::times(Fault::StallBeforeHeaders, 1));
-    let bytes = get(
-        &setup.stores(FetchSettings {
-            max_attempts: 20,
-            ..patience
-        }),
-        OBJECT,
-    )
-    .await
-    .unwrap();
+    let bytes = get(&setup.stores(FetchSettings { max_attempts: 20, ..patience }), OBJECT).await.unwrap();
     assert_eq!(bytes, content());
 }
 
@@ -195,30 +158,16 @@ async fn stalled_and_trickling_bodies_end_at_the_deadline() {
         max_attempts: 2,
         ..settings()
     };
-    for fault in [
-        Fault::StallMidBody,
-        Fault::Trickle {
-            bytes_per_second: 20,
-        },
-    ] {
+    for fault in [Fault::StallMidBody, Fault::Trickle { bytes_per_second: 20 }] {
         let before = setup.proxy.count("/object");
         setup.proxy.add(Rule::always(fault.clone()));
-        let error = get(&setup.stores(patience.clone()), OBJECT)
-            .await
-            .unwrap_err();
+        let error = get(&setup.stores(patience.clone()), OBJECT).await.unwrap_err();
         assert_eq!(transient(&error), (2, TransientKind::Timeout), "{fault:?}");
         assert_eq!(setup.proxy.count("/object") - before, 2, "{fault:?}");
         setup.proxy.clear();
         setup.proxy.add(Rule::times(fault.clone(), 1));
-        let bytes = get(
-            &setup.stores(FetchSettings {
-                max_attempts: 20,
-                ..patience.clone()
-            }),
-            OBJECT,
-        )
-        .await
-        .unwrap();
+        let bytes =
+            get(&setup.stores(FetchSettings { max_attempts: 20, ..patience.clone() }), OBJECT).await.unwrap();
         assert_eq!(bytes, content(), "{fault:?}");
         setup.proxy.clear();
     }
@@ -237,10 +186,7 @@ async fn nobody_listening_is_no_connection() {
         ..S3Settings::default()
     };
     let stores = Stores::new(s3, settings()).unwrap();
-    assert_eq!(
-        transient(&get(&stores, OBJECT).await.unwrap_err()),
-        (3, TransientKind::Connect)
-    );
+    assert_eq!(transient(&get(&stores, OBJECT).await.unwrap_err()), (3, TransientKind::Connect));
 }
 
 #[tokio::test]
@@ -264,16 +210,7 @@ async fn missing_is_believed_after_a_second_look() {
     let setup = Setup::new().await;
     let stores = setup.stores(settings());
     let error = get(&stores, "s3://bucket/nothing").await.unwrap_err();
-    assert!(
-        matches!(
-            error,
-            FetchError::Permanent {
-                kind: PermanentKind::Missing,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    assert!(matches!(error, FetchError::Permanent { kind: PermanentKind::Missing, .. }), "{error:?}");
     assert_eq!(setup.proxy.count("/nothing"), 2);
     // A 404 that is not confirmed is not believed.
     setup.proxy.add(Rule::times(Fault::NO_SUCH_KEY, 1));
@@ -297,34 +234,23 @@ async fn refusals_are_loud_at_once_and_never_permanent() {
         (404, "NoSuchBucket"),
     ] {
         let before = setup.proxy.count("/object");
-        setup
-            .proxy
-            .add(Rule::times(Fault::S3Error { status, code }, 1));
+        setup.proxy.add(Rule::times(Fault::S3Error { status, code }, 1));
         let error = get(&stores, OBJECT).await.unwrap_err();
-        assert!(
-            matches!(&error, FetchError::Denied { code: told, .. } if told == code),
-            "{code}: {error:?}"
-        );
+        assert!(matches!(&error, FetchError::Denied { code: told, .. } if told == code), "{code}: {error:?}");
         assert_eq!(setup.proxy.count("/object") - before, 1);
     }
     assert_eq!(stores.stats().denied.load(Relaxed), 4);
     // The real server's own words for a wrong secret and an unknown key.
-    for (id, secret, told) in [
-        (TestKeys::ACCESS_KEY_ID, "wrong", "SignatureDoesNotMatch"),
-        ("unknown", "wrong", "NotSignedUp"),
-    ] {
+    for (id, secret, told) in
+        [(TestKeys::ACCESS_KEY_ID, "wrong", "SignatureDoesNotMatch"), ("unknown", "wrong", "NotSignedUp")]
+    {
         let keys = CredentialsSource::Static {
             access_key_id: id.into(),
             secret_access_key: secret.into(),
             session_token: None,
         };
-        let error = get(&setup.stores_with(keys, settings()), OBJECT)
-            .await
-            .unwrap_err();
-        assert!(
-            matches!(&error, FetchError::Denied { code, .. } if code == told),
-            "{error:?}"
-        );
+        let error = get(&setup.stores_with(keys, settings()), OBJECT).await.unwrap_err();
+        assert!(matches!(&error, FetchError::Denied { code, .. } if code == told), "{error:?}");
         assert!(error.to_string().contains("check access key"), "{error}");
     }
 }
@@ -334,25 +260,15 @@ async fn the_probe_tells_what_missing_looks_like() {
     let setup = Setup::new().await;
     let prefix = ObjectPrefix::parse("s3://bucket/images").unwrap();
     let stores = setup.stores(settings());
-    assert_eq!(
-        stores.probe(&prefix).await.unwrap(),
-        MissingLooksLike::NotFound
-    );
+    assert_eq!(stores.probe(&prefix).await.unwrap(), MissingLooksLike::NotFound);
     assert!(
-        setup
-            .proxy
-            .seen()
-            .iter()
-            .all(|request| request.target.starts_with("/bucket/images/feedmill-probe-"))
+        setup.proxy.seen().iter().all(|request| request.target.starts_with("/bucket/images/feedmill-probe-"))
     );
 
     setup.proxy.add(Rule::always(Fault::ACCESS_DENIED));
     let plain = get(&stores, OBJECT).await.unwrap_err().to_string();
     assert!(plain.contains("allow s3:GetObject on it"), "{plain}");
-    assert_eq!(
-        stores.probe(&prefix).await.unwrap(),
-        MissingLooksLike::Forbidden
-    );
+    assert_eq!(stores.probe(&prefix).await.unwrap(), MissingLooksLike::Forbidden);
     let ambiguous = get(&stores, OBJECT).await.unwrap_err().to_string();
     assert!(
         ambiguous.contains("missing or not allowed") && ambiguous.contains("s3:ListBucket"),
@@ -360,14 +276,8 @@ async fn the_probe_tells_what_missing_looks_like() {
     );
 
     setup.proxy.clear();
-    setup.proxy.add(Rule::always(Fault::S3Error {
-        status: 403,
-        code: "InvalidAccessKeyId",
-    }));
-    assert!(matches!(
-        stores.probe(&prefix).await,
-        Err(FetchError::Denied { .. })
-    ));
+    setup.proxy.add(Rule::always(Fault::S3Error { status: 403, code: "InvalidAccessKeyId" }));
+    assert!(matches!(stores.probe(&prefix).await, Err(FetchError::Denied { .. })));
 }
 
 #[tokio::test]
@@ -415,14 +325,8 @@ async fn too_large_is_told_from_the_headers() {
     let setup = Setup::new().await;
     let stores = setup.stores(settings());
     let error = stores.get(&uri(OBJECT), 49_999).await.unwrap_err();
-    let expected = PermanentKind::TooLarge {
-        bytes: 50_000,
-        limit: 49_999,
-    };
-    assert!(
-        matches!(error, FetchError::Permanent { kind, .. } if kind == expected),
-        "{error:?}"
-    );
+    let expected = PermanentKind::TooLarge { bytes: 50_000, limit: 49_999 };
+    assert!(matches!(error, FetchError::Permanent { kind, .. } if kind == expected), "{error:?}");
     assert_eq!(setup.proxy.count("/object"), 1);
     assert_eq!(stores.get(&uri(OBJECT), 50_000).await.unwrap(), content());
     setup.put("empty", b"");
@@ -435,52 +339,38 @@ async fn ranges_are_of_one_version() {
     let stores = setup.stores(settings());
     let version = stores.head(&uri(OBJECT)).await.unwrap();
     assert_eq!(version.size, 50_000);
-    assert_eq!(
-        stores
-            .get_range(&uri(OBJECT), 10..20, &version)
-            .await
-            .unwrap(),
-        content()[10..20]
-    );
-    assert_eq!(
-        stores
-            .get_range(&uri(OBJECT), 49_990..50_000, &version)
-            .await
-            .unwrap(),
-        content()[49_990..]
-    );
-    assert_eq!(
-        stores
-            .get_range(&uri(OBJECT), 5..5, &version)
-            .await
-            .unwrap(),
-        ""
-    );
+    assert_eq!(stores.get_range(&uri(OBJECT), 10..20, &version).await.unwrap(), content()[10..20]);
+    assert_eq!(stores.get_range(&uri(OBJECT), 49_990..50_000, &version).await.unwrap(), content()[49_990..]);
+    assert_eq!(stores.get_range(&uri(OBJECT), 5..5, &version).await.unwrap(), "");
     setup.put("object", &content()[1..]);
-    let error = stores
-        .get_range(&uri(OBJECT), 10..20, &version)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            FetchError::Permanent {
-                kind: PermanentKind::Changed,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    let error = stores.get_range(&uri(OBJECT), 10..20, &version).await.unwrap_err();
+    assert!(matches!(error, FetchError::Permanent { kind: PermanentKind::Changed, .. }), "{error:?}");
+}
+
+/// HEAD answers carry no error code; a clock that is wrong must not look like a refusal.
+#[tokio::test]
+async fn errors_of_head_are_told_apart() {
+    let setup = Setup::new().await;
+    let stores = setup.stores(settings());
+    for (fault, kind) in
+        [(Fault::CLOCK_SKEW, TransientKind::ClockSkew), (Fault::EXPIRED_TOKEN, TransientKind::Credentials)]
+    {
+        setup.proxy.add(Rule::always(fault));
+        assert_eq!(transient(&stores.head(&uri(OBJECT)).await.unwrap_err()), (3, kind));
+        setup.proxy.clear();
+    }
+    setup.proxy.add(Rule::always(Fault::ACCESS_DENIED));
+    let error = stores.head(&uri(OBJECT)).await.unwrap_err();
+    assert!(matches!(&error, FetchError::Denied { code, .. } if code == "AccessDenied"), "{error:?}");
+    setup.proxy.clear();
+    let error = stores.head(&uri("s3://bucket/nothing")).await.unwrap_err();
+    assert!(matches!(error, FetchError::Permanent { kind: PermanentKind::Missing, .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn throttling_lowers_the_limit_and_successes_raise_it() {
     let setup = Setup::new().await;
-    let stores = setup.stores(FetchSettings {
-        max_in_flight: 16,
-        max_attempts: 100,
-        ..settings()
-    });
+    let stores = setup.stores(FetchSettings { max_in_flight: 16, max_attempts: 100, ..settings() });
     let limit = || stores.stats().throttle_limit.load(Relaxed);
     assert_eq!(limit(), 16);
     setup.proxy.add(Rule::times(Fault::SLOW_DOWN, 1));
@@ -504,22 +394,13 @@ async fn keys_from_a_folder_are_read_again_after_a_rotation() {
         std::fs::write(&staged, text).unwrap();
         std::fs::rename(staged, folder.path().join(name)).unwrap();
     };
-    let stores = setup.stores_with(
-        CredentialsSource::Folder(folder.path().to_owned()),
-        settings(),
-    );
+    let stores = setup.stores_with(CredentialsSource::Folder(folder.path().to_owned()), settings());
     // No files yet, as when a Secret is mounted late: waiting, not refusing.
-    assert_eq!(
-        transient(&get(&stores, OBJECT).await.unwrap_err()),
-        (3, TransientKind::Credentials)
-    );
+    assert_eq!(transient(&get(&stores, OBJECT).await.unwrap_err()), (3, TransientKind::Credentials));
     assert_eq!(setup.proxy.count("/object"), 0);
     write("access-key-id", TestKeys::ACCESS_KEY_ID);
     write("secret-access-key", "old");
-    assert!(matches!(
-        get(&stores, OBJECT).await,
-        Err(FetchError::Denied { .. })
-    ));
+    assert!(matches!(get(&stores, OBJECT).await, Err(FetchError::Denied { .. })));
     write("secret-access-key", TestKeys::SECRET_ACCESS_KEY);
     assert_eq!(get(&stores, OBJECT).await.unwrap(), content());
 }
@@ -531,46 +412,17 @@ async fn files_go_by_the_same_rules() {
     // No region, no credentials: files need neither.
     let stores = Stores::new(S3Settings::default(), settings()).unwrap();
     std::fs::write(folder.path().join("a b%20#?"), content()).unwrap();
-    assert_eq!(
-        stores.get(&file("a b%20#?"), 1 << 20).await.unwrap(),
-        content()
-    );
+    assert_eq!(stores.get(&file("a b%20#?"), 1 << 20).await.unwrap(), content());
     let error = stores.get(&file("a b%20#?"), 10).await.unwrap_err();
     assert!(matches!(
         error,
-        FetchError::Permanent {
-            kind: PermanentKind::TooLarge {
-                bytes: 50_000,
-                limit: 10
-            },
-            ..
-        }
+        FetchError::Permanent { kind: PermanentKind::TooLarge { bytes: 50_000, limit: 10 }, .. }
     ));
     let error = stores.get(&file("nothing"), 10).await.unwrap_err();
-    assert!(matches!(
-        error,
-        FetchError::Permanent {
-            kind: PermanentKind::Missing,
-            ..
-        }
-    ));
+    assert!(matches!(error, FetchError::Permanent { kind: PermanentKind::Missing, .. }));
     let version = stores.head(&file("a b%20#?")).await.unwrap();
-    assert_eq!(
-        stores
-            .get_range(&file("a b%20#?"), 1..3, &version)
-            .await
-            .unwrap(),
-        content()[1..3]
-    );
-    let found = stores
-        .probe(&ObjectPrefix::File(folder.path().to_owned()))
-        .await
-        .unwrap();
+    assert_eq!(stores.get_range(&file("a b%20#?"), 1..3, &version).await.unwrap(), content()[1..3]);
+    let found = stores.probe(&ObjectPrefix::File(folder.path().to_owned())).await.unwrap();
     assert_eq!(found, MissingLooksLike::NotFound);
-    assert!(
-        stores
-            .probe(&ObjectPrefix::File(Path::new("/nonexistent").to_owned()))
-            .await
-            .is_err()
-    );
+    assert!(stores.probe(&ObjectPrefix::File(Path::new("/nonexistent").to_owned())).await.is_err());
 }

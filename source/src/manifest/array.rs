@@ -48,23 +48,12 @@ pub(super) struct ArrayScanner {
 impl ArrayScanner {
     /// Begins before the array's `[`.
     pub(super) fn new(offset: u64, line: u64) -> Self {
-        Self {
-            state: State::Before,
-            offset,
-            line,
-            start: offset,
-            start_line: line,
-            depth: 0,
-            braces: 0,
-        }
+        Self { state: State::Before, offset, line, start: offset, start_line: line, depth: 0, braces: 0 }
     }
 
     /// Begins where an element begins.
     pub(super) fn at_element(offset: u64, line: u64) -> Self {
-        Self {
-            state: State::Element,
-            ..Self::new(offset, line)
-        }
+        Self { state: State::Element, ..Self::new(offset, line) }
     }
 
     pub(super) fn feed(
@@ -108,9 +97,7 @@ impl ArrayScanner {
         match self.state {
             State::After => Ok(()),
             State::Before => self.broken(self.offset, "there is no array"),
-            State::Text | State::Escape => {
-                self.broken(self.offset, "the file ends inside a string")
-            }
+            State::Text | State::Escape => self.broken(self.offset, "the file ends inside a string"),
             State::Nested => self.broken(self.offset, "the file ends inside an element"),
             _ => self.broken(self.offset, "the file ends before the array's ']'"),
         }
@@ -118,11 +105,8 @@ impl ArrayScanner {
 
     /// Start and line of the element whose end has not come yet.
     pub(super) fn open(&self) -> Option<(u64, u64)> {
-        matches!(
-            self.state,
-            State::Nested | State::Text | State::Escape | State::Bare
-        )
-        .then_some((self.start, self.start_line))
+        matches!(self.state, State::Nested | State::Text | State::Escape | State::Bare)
+            .then_some((self.start, self.start_line))
     }
 
     fn step(
@@ -147,11 +131,7 @@ impl ArrayScanner {
                 if self.end(here, each).is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
-                self.state = if byte == b',' {
-                    State::Element
-                } else {
-                    State::After
-                };
+                self.state = if byte == b',' { State::Element } else { State::After };
             }
             (State::Bare, _) if space => return Ok(self.end(here, each)),
             (State::Bare, b'{' | b'}' | b'[' | b'"') => {
@@ -180,10 +160,8 @@ impl ArrayScanner {
                 }
             }
             (State::After, _) => {
-                return self.broken(
-                    here,
-                    "text after the array's end (JSON lines must be objects, not arrays)",
-                );
+                return self
+                    .broken(here, "text after the array's end (JSON lines must be objects, not arrays)");
             }
             (State::Text, _) => {}
         }
@@ -195,11 +173,7 @@ impl ArrayScanner {
             return self.broken(here, "brackets are nested deeper than 128");
         }
         let bit = 1_u128 << self.depth;
-        self.braces = if byte == b'{' {
-            self.braces | bit
-        } else {
-            self.braces & !bit
-        };
+        self.braces = if byte == b'{' { self.braces | bit } else { self.braces & !bit };
         self.depth += 1;
         Ok(())
     }
@@ -217,18 +191,10 @@ impl ArrayScanner {
 
     fn end(&mut self, end: u64, each: &mut impl FnMut(Span) -> ControlFlow<()>) -> ControlFlow<()> {
         self.state = State::CommaOrEnd;
-        each(Span {
-            start: self.start,
-            end,
-            line: self.start_line,
-        })
+        each(Span { start: self.start, end, line: self.start_line })
     }
 
     fn broken<T>(&self, offset: u64, what: &'static str) -> Result<T, Broken> {
-        Err(Broken {
-            offset,
-            line: self.line,
-            what,
-        })
+        Err(Broken { offset, line: self.line, what })
     }
 }

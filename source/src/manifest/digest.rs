@@ -25,10 +25,7 @@ pub(super) struct TreeDigest {
 impl TreeDigest {
     pub(super) fn add_block(&mut self, block: &[u8]) {
         debug_assert!(!block.is_empty() && block.len() <= BLOCK_BYTES);
-        debug_assert!(
-            self.length.is_multiple_of(BLOCK_BYTES as u64),
-            "only the last block may be short"
-        );
+        debug_assert!(self.length.is_multiple_of(BLOCK_BYTES as u64), "only the last block may be short");
         self.length += block.len() as u64;
         self.leaves.extend_from_slice(&Sha256::digest(block));
     }
@@ -48,12 +45,8 @@ mod tests {
 
     fn hex(data: &[u8]) -> String {
         let mut tree = TreeDigest::default();
-        data.chunks(BLOCK_BYTES)
-            .for_each(|block| tree.add_block(block));
-        tree.finish()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        data.chunks(BLOCK_BYTES).for_each(|block| tree.add_block(block));
+        tree.finish().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Values from Python's hashlib with the expression in the doc of [`BLOCK_BYTES`].
@@ -69,6 +62,5 @@ mod tests {
     const EMPTY: &str = "159a03933354fe9a1762d664487c6df2b43f099e169aa223c32e11c6e6fbf70b";
     const SHORT: &str = "2bcb170e2da7df7e0beb9123cceef6c0c454fee9edb3fc8ced2c15ff10399b07";
     const TWO_BLOCKS: &str = "cc8cc769cd2d2444d7328c1ec9c52512ef07d8e1189663964b124d9cb2987803";
-    const TWO_BLOCKS_AND_ONE_BYTE: &str =
-        "8deb9a8d9020318d730fbd40523d4b27c06ac71896f6aab76928c6e5bbef2dcd";
+    const TWO_BLOCKS_AND_ONE_BYTE: &str = "8deb9a8d9020318d730fbd40523d4b27c06ac71896f6aab76928c6e5bbef2dcd";
 }

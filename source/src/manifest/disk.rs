@@ -19,12 +19,7 @@ impl DiskBudget {
     /// A budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                limit,
-                used: AtomicU64::new(0),
-            }),
-        }
+        Self { inner: Arc::new(Inner { limit, used: AtomicU64::new(0) }) }
     }
 
     /// Bytes taken now.
@@ -40,10 +35,7 @@ impl DiskBudget {
     }
 
     pub(super) fn lease(&self) -> DiskLease {
-        DiskLease {
-            budget: self.clone(),
-            bytes: 0,
-        }
+        DiskLease { budget: self.clone(), bytes: 0 }
     }
 }
 
@@ -69,9 +61,7 @@ impl DiskLease {
         let inner = &self.budget.inner;
         inner
             .used
-            .fetch_update(Relaxed, Relaxed, |used| {
-                used.checked_add(more).filter(|sum| *sum <= inner.limit)
-            })
+            .fetch_update(Relaxed, Relaxed, |used| used.checked_add(more).filter(|sum| *sum <= inner.limit))
             .map(|_| self.bytes += more)
             .map_err(|used| NoRoom {
                 needed: bytes,
@@ -98,14 +88,7 @@ mod tests {
         one.grow_to(60).unwrap();
         one.grow_to(50).unwrap();
         other.grow_to(30).unwrap();
-        assert_eq!(
-            other.grow_to(41),
-            Err(NoRoom {
-                needed: 41,
-                limit: 100,
-                used_by_others: 60
-            })
-        );
+        assert_eq!(other.grow_to(41), Err(NoRoom { needed: 41, limit: 100, used_by_others: 60 }));
         assert_eq!(budget.used(), 90);
         drop(one);
         other.grow_to(100).unwrap();

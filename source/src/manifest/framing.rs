@@ -39,14 +39,8 @@ pub(super) enum Scanner {
 /// `head` is the first block; more white space than that is taken for (blank) lines.
 pub(super) fn detect(head: &[u8]) -> (u64, Framing) {
     let text = head.strip_prefix(BOM).unwrap_or(head);
-    let first = text
-        .iter()
-        .find(|byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n'));
-    let framing = if first == Some(&b'[') {
-        Framing::JsonArray
-    } else {
-        Framing::Lines
-    };
+    let first = text.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n'));
+    let framing = if first == Some(&b'[') { Framing::JsonArray } else { Framing::Lines };
     ((head.len() - text.len()) as u64, framing)
 }
 
@@ -62,9 +56,7 @@ pub(super) fn foreign(head: &[u8]) -> Option<&'static str> {
         (b"\xFE\xFF", "UTF-16 text"),
         (b"ARROW1", "an Arrow file"),
     ];
-    known
-        .into_iter()
-        .find_map(|(magic, name)| head.starts_with(magic).then_some(name))
+    known.into_iter().find_map(|(magic, name)| head.starts_with(magic).then_some(name))
 }
 
 impl Scanner {
@@ -94,10 +86,7 @@ impl Scanner {
         }
     }
 
-    pub(super) fn finish(
-        &mut self,
-        each: &mut impl FnMut(Span) -> ControlFlow<()>,
-    ) -> Result<(), Broken> {
+    pub(super) fn finish(&mut self, each: &mut impl FnMut(Span) -> ControlFlow<()>) -> Result<(), Broken> {
         match self {
             Self::Lines(scanner) => {
                 let _ = scanner.finish(each);

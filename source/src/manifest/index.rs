@@ -38,11 +38,7 @@ impl Index {
             self.regular.push((offset, line));
             self.last_offset = offset;
         } else if offset - self.last_offset >= MAX_SCAN_BYTES {
-            self.extra.push(Place {
-                record: self.len,
-                offset,
-                line,
-            });
+            self.extra.push(Place { record: self.len, offset, line });
             self.last_offset = offset;
         }
         self.len += 1;
@@ -65,28 +61,19 @@ impl Index {
         let slot = record / STRIDE;
         let (offset, line) = *self.regular.get(usize::try_from(slot).ok()?)?;
         let after = self.extra.partition_point(|place| place.record <= record);
-        let nearer = self.extra[..after]
-            .last()
-            .filter(|place| place.record >= slot * STRIDE);
-        Some(nearer.copied().unwrap_or(Place {
-            record: slot * STRIDE,
-            offset,
-            line,
-        }))
+        let nearer = self.extra[..after].last().filter(|place| place.record >= slot * STRIDE);
+        Some(nearer.copied().unwrap_or(Place { record: slot * STRIDE, offset, line }))
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.regular.capacity() * size_of::<(u64, u64)>()
-            + self.extra.capacity() * size_of::<Place>()
+        self.regular.capacity() * size_of::<(u64, u64)>() + self.extra.capacity() * size_of::<Place>()
     }
 }
 
 impl fmt::Debug for Index {
     /// Not the places: there may be millions.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Index")
-            .field("len", &self.len)
-            .finish_non_exhaustive()
+        out.debug_struct("Index").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
@@ -103,10 +90,7 @@ mod tests {
             }
             for record in 0..1000 {
                 let place = index.find(record).unwrap();
-                assert_eq!(
-                    (place.offset, place.line),
-                    (place.record * length, place.record * 2 + 1)
-                );
+                assert_eq!((place.offset, place.line), (place.record * length, place.record * 2 + 1));
                 assert!(place.record <= record && record - place.record < STRIDE);
                 assert!((record - place.record) * length < MAX_SCAN_BYTES);
             }

@@ -37,11 +37,7 @@ pub(super) struct PieceReader {
 
 impl PieceReader {
     pub(super) fn new(pieces: Receiver<Piece>) -> Self {
-        Self {
-            pieces,
-            open: Bytes::new(),
-            ended: false,
-        }
+        Self { pieces, open: Bytes::new(), ended: false }
     }
 }
 
@@ -98,25 +94,16 @@ pub(super) fn sniff<R: Read>(
     source: R,
     count: Arc<AtomicU64>,
 ) -> io::Result<(Compression, Vec<u8>, Sniffed<R>)> {
-    let mut source = Counted {
-        inner: source,
-        count,
-    };
+    let mut source = Counted { inner: source, count };
     let mut head = Vec::with_capacity(HEAD_BYTES);
-    (&mut source)
-        .take(HEAD_BYTES as u64)
-        .read_to_end(&mut head)?;
+    (&mut source).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     let compression = match head[..] {
         [0x1F, 0x8B, ..] => Compression::Gzip,
         // A frame (RFC 8878, 3.1.1), or a skippable one (3.1.2), with which parallel compressors begin.
         [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Compression::Zstd,
         _ => Compression::Plain,
     };
-    Ok((
-        compression,
-        head.clone(),
-        Read::chain(Cursor::new(head), source),
-    ))
+    Ok((compression, head.clone(), Read::chain(Cursor::new(head), source)))
 }
 
 /// The decompressed bytes of all members or frames.
@@ -126,14 +113,12 @@ pub(super) fn decompress<'a, R: Read + 'a>(
 ) -> io::Result<Box<dyn Read + 'a>> {
     Ok(match compression {
         Compression::Plain => Box::new(source),
-        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(
-            BufReader::with_capacity(BUFFER_BYTES, source),
-        )),
+        Compression::Gzip => {
+            Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, source)))
+        }
         Compression::Zstd => {
-            let mut decoder = zstd::stream::read::Decoder::with_buffer(BufReader::with_capacity(
-                BUFFER_BYTES,
-                source,
-            ))?;
+            let mut decoder =
+                zstd::stream::read::Decoder::with_buffer(BufReader::with_capacity(BUFFER_BYTES, source))?;
             decoder.window_log_max(ZSTD_WINDOW_LOG)?;
             Box::new(decoder)
         }

@@ -22,13 +22,7 @@ pub(super) struct LineScanner {
 impl LineScanner {
     /// Begins at byte `offset`, which begins line number `line`.
     pub(super) fn new(offset: u64, line: u64) -> Self {
-        Self {
-            offset,
-            start: offset,
-            line,
-            filled: false,
-            last: 0,
-        }
+        Self { offset, start: offset, line, filled: false, last: 0 }
     }
 
     pub(super) fn feed(
@@ -53,10 +47,7 @@ impl LineScanner {
     }
 
     /// The last line, when it does not end in `\n`.
-    pub(super) fn finish(
-        &mut self,
-        each: &mut impl FnMut(Span) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
+    pub(super) fn finish(&mut self, each: &mut impl FnMut(Span) -> ControlFlow<()>) -> ControlFlow<()> {
         self.close(self.offset, each)
     }
 
@@ -68,26 +59,15 @@ impl LineScanner {
     fn extend(&mut self, part: &[u8]) {
         if let Some(last) = part.last() {
             self.last = *last;
-            self.filled = self.filled
-                || part
-                    .iter()
-                    .any(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
+            self.filled = self.filled || part.iter().any(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
         }
     }
 
-    fn close(
-        &mut self,
-        end: u64,
-        each: &mut impl FnMut(Span) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
+    fn close(&mut self, end: u64, each: &mut impl FnMut(Span) -> ControlFlow<()>) -> ControlFlow<()> {
         if !std::mem::take(&mut self.filled) {
             return ControlFlow::Continue(());
         }
         let end = end - u64::from(self.last == b'\r');
-        each(Span {
-            start: self.start,
-            end,
-            line: self.line,
-        })
+        each(Span { start: self.start, end, line: self.line })
     }
 }

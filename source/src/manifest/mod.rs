@@ -76,11 +76,7 @@ impl ManifestSettings {
     /// Records of at most 16 MiB, `max_disk_bytes` for all manifests opened with (clones of) these settings.
     #[must_use]
     pub fn new(cache_dir: PathBuf, max_disk_bytes: u64) -> Self {
-        Self {
-            cache_dir,
-            max_line_bytes: 16 << 20,
-            disk: DiskBudget::new(max_disk_bytes),
-        }
+        Self { cache_dir, max_line_bytes: 16 << 20, disk: DiskBudget::new(max_disk_bytes) }
     }
 }
 
@@ -205,10 +201,6 @@ struct Stamp {
 
 impl Stamp {
     fn of(metadata: &Metadata) -> Self {
-        Self {
-            size: metadata.len(),
-            seconds: metadata.mtime(),
-            nanoseconds: metadata.mtime_nsec(),
-        }
+        Self { size: metadata.len(), seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() }
     }
 }

@@ -52,10 +52,7 @@ impl Manifest {
                 on_thread(uri, move || pass.open_file(&path)).await
             }
             ObjectUri::S3 { .. } => {
-                let fetch = |source| ManifestError::Fetch {
-                    uri: uri.clone(),
-                    source: Box::new(source),
-                };
+                let fetch = |source| ManifestError::Fetch { uri: uri.clone(), source: Box::new(source) };
                 let version = stores.head(uri).await.map_err(fetch)?;
                 pass.input_total = version.size;
                 let (sender, receiver) = channel(1);
@@ -80,12 +77,7 @@ async fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ManifestError> + Send + 'static,
 ) -> Result<T, ManifestError> {
     let ended = tokio::task::spawn_blocking(work).await;
-    ended.unwrap_or_else(|error| {
-        Err(ManifestError::Io {
-            uri: uri.clone(),
-            source: io::Error::other(error),
-        })
-    })
+    ended.unwrap_or_else(|error| Err(ManifestError::Io { uri: uri.clone(), source: io::Error::other(error) }))
 }
 
 /// All that the pass over one manifest needs.
@@ -118,22 +110,12 @@ impl Pass {
             let mut source = source;
             let scanned = self.scan(&mut source, &count, None)?;
             let file = file.try_clone().map_err(|source| self.io(source))?;
-            self.assemble(
-                file,
-                stamp,
-                compression,
-                scanned,
-                self.settings.disk.lease(),
-            )
+            self.assemble(file, stamp, compression, scanned, self.settings.disk.lease())
         } else {
             self.copy(compression, source, &count)?
         };
         let after = file.metadata().map_err(|source| self.io(source))?;
-        if Stamp::of(&after) == stamp {
-            Ok(manifest)
-        } else {
-            Err(ManifestError::Changed { uri: self.uri })
-        }
+        if Stamp::of(&after) == stamp { Ok(manifest) } else { Err(ManifestError::Changed { uri: self.uri }) }
     }
 
     fn open_stream(self, source: impl Read) -> Result<Manifest, ManifestError> {
@@ -159,8 +141,7 @@ impl Pass {
             self.grow(&mut lease, self.input_total)?;
         }
         fs::create_dir_all(&self.settings.cache_dir).map_err(|source| self.io(source))?;
-        let file =
-            tempfile::tempfile_in(&self.settings.cache_dir).map_err(|source| self.io(source))?;
+        let file = tempfile::tempfile_in(&self.settings.cache_dir).map_err(|source| self.io(source))?;
         let mut source = decompress(compression, source).map_err(|source| self.io(source))?;
         let scanned = self.scan(&mut source, count, Some((&file, &mut lease)))?;
         let stamp = Stamp::of(&file.metadata().map_err(|source| self.io(source))?);
@@ -175,12 +156,7 @@ impl Pass {
         scanned: Scanned,
         lease: super::disk::DiskLease,
     ) -> Manifest {
-        let Scanned {
-            bytes,
-            framing,
-            index,
-            digest,
-        } = scanned;
+        let Scanned { bytes, framing, index, digest } = scanned;
         let max_line_bytes = self.settings.max_line_bytes;
         Manifest {
             uri: self.uri.clone(),
@@ -220,9 +196,7 @@ impl Pass {
             let mut bytes: u64 = 0;
             loop {
                 if self.cancelled.load(Relaxed) {
-                    return Err(ManifestError::Cancelled {
-                        uri: self.uri.clone(),
-                    });
+                    return Err(ManifestError::Cancelled { uri: self.uri.clone() });
                 }
                 let mut block = hashed.try_recv().unwrap_or_default();
                 block.resize(BLOCK_BYTES, 0);
@@ -233,10 +207,7 @@ impl Pass {
                     None => {
                         self.refuse_foreign(&block)?;
                         let (skip, framing) = detect(&block);
-                        (
-                            &mut scanner.insert((Scanner::new(framing, skip), framing)).0,
-                            skip,
-                        )
+                        (&mut scanner.insert((Scanner::new(framing, skip), framing)).0, skip)
                     }
                 };
                 if let Some((file, lease)) = &mut copy {
@@ -272,55 +243,35 @@ impl Pass {
             }
             drop(to_hash);
             index.finish();
-            let digest = hasher
-                .join()
-                .map_err(|_| self.io(io::Error::other("the hashing thread failed")))?;
+            let digest = hasher.join().map_err(|_| self.io(io::Error::other("the hashing thread failed")))?;
             let framing = scanner.map_or(Framing::Lines, |(_, framing)| framing);
-            Ok(Scanned {
-                bytes,
-                framing,
-                index,
-                digest,
-            })
+            Ok(Scanned { bytes, framing, index, digest })
         })
     }
 
     fn refuse_foreign(&self, head: &[u8]) -> Result<(), ManifestError> {
         match foreign(head) {
-            Some(found) => Err(ManifestError::Format {
-                uri: self.uri.clone(),
-                found,
-            }),
+            Some(found) => Err(ManifestError::Format { uri: self.uri.clone(), found }),
             None => Ok(()),
         }
     }
 
     fn grow(&self, lease: &mut super::disk::DiskLease, bytes: u64) -> Result<(), ManifestError> {
-        lease
-            .grow_to(bytes)
-            .map_err(|full| ManifestError::CacheFull {
-                uri: self.uri.clone(),
-                needed: full.needed,
-                limit: full.limit,
-                used: full.used_by_others,
-            })
+        lease.grow_to(bytes).map_err(|full| ManifestError::CacheFull {
+            uri: self.uri.clone(),
+            needed: full.needed,
+            limit: full.limit,
+            used: full.used_by_others,
+        })
     }
 
     fn io(&self, source: io::Error) -> ManifestError {
-        ManifestError::Io {
-            uri: self.uri.clone(),
-            source,
-        }
+        ManifestError::Io { uri: self.uri.clone(), source }
     }
 
     fn broken(&self, broken: Broken) -> ManifestError {
         let Broken { offset, line, what } = broken;
-        ManifestError::BrokenArray {
-            uri: self.uri.clone(),
-            offset,
-            line,
-            what,
-        }
+        ManifestError::BrokenArray { uri: self.uri.clone(), offset, line, what }
     }
 
     /// An error while reading: of the store, of the disk, or of the decompressor.
@@ -329,27 +280,13 @@ impl Pass {
         let source = match error.downcast::<SourceFailed>() {
             Ok(SourceFailed(source)) => source,
             Err(source) => {
-                return ManifestError::Damaged {
-                    uri,
-                    offset,
-                    source,
-                };
+                return ManifestError::Damaged { uri, offset, source };
             }
         };
         match source.downcast::<FetchError>() {
-            Ok(FetchError::Permanent {
-                kind: PermanentKind::Changed,
-                ..
-            }) => ManifestError::Changed { uri },
-            Ok(source) => ManifestError::Fetch {
-                uri,
-                source: Box::new(source),
-            },
-            Err(source)
-                if source
-                    .get_ref()
-                    .is_some_and(|inner| inner.is::<Abandoned>()) =>
-            {
+            Ok(FetchError::Permanent { kind: PermanentKind::Changed, .. }) => ManifestError::Changed { uri },
+            Ok(source) => ManifestError::Fetch { uri, source: Box::new(source) },
+            Err(source) if source.get_ref().is_some_and(|inner| inner.is::<Abandoned>()) => {
                 ManifestError::Cancelled { uri }
             }
             Err(source) => ManifestError::Io { uri, source },
@@ -359,32 +296,19 @@ impl Pass {
     /// Opening a local file is not retried: unlike an image, a manifest is looked at by a person when it is not there.
     fn not_opened(&self, error: AttemptError) -> ManifestError {
         let uri = self.uri.clone();
-        let permanent = |kind| FetchError::Permanent {
-            kind,
-            uri: uri.clone(),
-        };
+        let permanent = |kind| FetchError::Permanent { kind, uri: uri.clone() };
         let source = match error {
             AttemptError::Missing => permanent(PermanentKind::Missing),
-            AttemptError::Denied { code } => FetchError::Denied {
-                remedy: crate::classify::remedy(&code, false),
-                code,
-                uri: uri.clone(),
-            },
-            AttemptError::Transient { kind, detail } => FetchError::Transient {
-                attempts: 1,
-                last: kind,
-                detail,
-                uri: uri.clone(),
-            },
-            AttemptError::TooLarge { bytes, limit } => {
-                permanent(PermanentKind::TooLarge { bytes, limit })
+            AttemptError::Denied { code } => {
+                FetchError::Denied { remedy: crate::classify::remedy(&code, false), code, uri: uri.clone() }
             }
+            AttemptError::Transient { kind, detail } => {
+                FetchError::Transient { attempts: 1, last: kind, detail, uri: uri.clone() }
+            }
+            AttemptError::TooLarge { bytes, limit } => permanent(PermanentKind::TooLarge { bytes, limit }),
             AttemptError::InvalidKey => permanent(PermanentKind::InvalidKey),
             AttemptError::Changed => permanent(PermanentKind::Changed),
         };
-        ManifestError::Fetch {
-            uri,
-            source: Box::new(source),
-        }
+        ManifestError::Fetch { uri, source: Box::new(source) }
     }
 }

@@ -18,10 +18,8 @@ impl Manifest {
     /// # Errors
     /// A record that is too long is bad and nothing else is wrong; every other error is fatal for what reads the manifest.
     pub fn record(&self, index: u64) -> Result<Record, RecordReadError> {
-        let place = self.index.find(index).ok_or(RecordReadError::OutOfRange {
-            index,
-            records: self.len(),
-        })?;
+        let place =
+            self.index.find(index).ok_or(RecordReadError::OutOfRange { index, records: self.len() })?;
         let found = self.locate(place, index - place.record);
         // Only now: what was read before the file changed is what was indexed.
         self.check_unchanged(place.offset)?;
@@ -56,9 +54,7 @@ impl Manifest {
             }
             if scanned.is_err() || length == 0 {
                 // It was there when the file was indexed.
-                return Err(RecordReadError::Changed {
-                    uri: self.uri.clone(),
-                });
+                return Err(RecordReadError::Changed { uri: self.uri.clone() });
             }
             offset += length;
             if skip == 0
@@ -66,22 +62,15 @@ impl Manifest {
                 // One more for a `\r` that would not count.
                 && offset - start > self.max_line_bytes.saturating_add(1)
             {
-                return Err(RecordReadError::TooLong {
-                    line,
-                    offset: start,
-                    limit: self.max_line_bytes,
-                });
+                return Err(RecordReadError::TooLong { line, offset: start, limit: self.max_line_bytes });
             }
         }
     }
 
     fn take(&self, span: Span, chunk_offset: u64, chunk: &[u8]) -> Result<Record, RecordReadError> {
         let length = span.end - span.start;
-        let too_long = RecordReadError::TooLong {
-            line: span.line,
-            offset: span.start,
-            limit: self.max_line_bytes,
-        };
+        let too_long =
+            RecordReadError::TooLong { line: span.line, offset: span.start, limit: self.max_line_bytes };
         if length > self.max_line_bytes {
             return Err(too_long);
         }
@@ -100,39 +89,21 @@ impl Manifest {
                 bytes
             }
         };
-        Ok(Record {
-            bytes,
-            line: span.line,
-            offset: span.start,
-        })
+        Ok(Record { bytes, line: span.line, offset: span.start })
     }
 
     fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), RecordReadError> {
-        self.file
-            .read_exact_at(buffer, offset)
-            .map_err(|source| match source.kind() {
-                ErrorKind::UnexpectedEof => RecordReadError::Changed {
-                    uri: self.uri.clone(),
-                },
-                _ => RecordReadError::Io {
-                    uri: self.uri.clone(),
-                    offset,
-                    source,
-                },
-            })
+        self.file.read_exact_at(buffer, offset).map_err(|source| match source.kind() {
+            ErrorKind::UnexpectedEof => RecordReadError::Changed { uri: self.uri.clone() },
+            _ => RecordReadError::Io { uri: self.uri.clone(), offset, source },
+        })
     }
 
     fn check_unchanged(&self, offset: u64) -> Result<(), RecordReadError> {
         match self.file.metadata() {
             Ok(metadata) if Stamp::of(&metadata) == self.stamp => Ok(()),
-            Ok(_) => Err(RecordReadError::Changed {
-                uri: self.uri.clone(),
-            }),
-            Err(source) => Err(RecordReadError::Io {
-                uri: self.uri.clone(),
-                offset,
-                source,
-            }),
+            Ok(_) => Err(RecordReadError::Changed { uri: self.uri.clone() }),
+            Err(source) => Err(RecordReadError::Io { uri: self.uri.clone(), offset, source }),
         }
     }
 }

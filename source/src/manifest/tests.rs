@@ -45,16 +45,8 @@ fn open(
     progress: impl Fn(Progress) + Send + 'static,
 ) -> Result<Manifest, ManifestError> {
     let stores = Stores::new(S3Settings::default(), FetchSettings::default()).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(Manifest::open(
-        &stores,
-        &ObjectUri::File(path.to_owned()),
-        settings,
-        progress,
-    ))
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(Manifest::open(&stores, &ObjectUri::File(path.to_owned()), settings, progress))
 }
 
 fn all(manifest: &Manifest) -> Vec<(u64, String)> {
@@ -70,19 +62,11 @@ fn records(content: &[u8]) -> Vec<(u64, String)> {
 }
 
 fn listed(expected: &[(u64, &str)]) -> Vec<(u64, String)> {
-    expected
-        .iter()
-        .map(|(line, text)| (*line, (*text).to_owned()))
-        .collect()
+    expected.iter().map(|(line, text)| (*line, (*text).to_owned())).collect()
 }
 
 fn golden(name: &str) -> Vec<u8> {
-    fs::read(
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../tests/golden/manifests")
-            .join(name),
-    )
-    .unwrap()
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/manifests").join(name)).unwrap()
 }
 
 fn gzip(content: &[u8]) -> Vec<u8> {
@@ -100,32 +84,17 @@ fn lines(bytes: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut text = Vec::new();
     while text.len() < bytes {
-        writeln!(
-            text,
-            "{{\"id\": \"{:x}{:x}\"}}",
-            random.u64(..),
-            random.u128(..)
-        )
-        .unwrap();
+        writeln!(text, "{{\"id\": \"{:x}{:x}\"}}", random.u64(..), random.u128(..)).unwrap();
     }
     text
 }
 
 #[test]
 fn golden_framings_hold_the_same_records() {
-    let text = |name: &str| {
-        records(&golden(name))
-            .into_iter()
-            .map(|(_, text)| text)
-            .collect::<Vec<_>>()
-    };
+    let text = |name: &str| records(&golden(name)).into_iter().map(|(_, text)| text).collect::<Vec<_>>();
     let reference = text("framing-lf.jsonl");
     assert_eq!(reference.len(), 4);
-    assert!(
-        reference
-            .iter()
-            .any(|record| record.contains(['\u{2028}', '\u{85}']))
-    );
+    assert!(reference.iter().any(|record| record.contains(['\u{2028}', '\u{85}'])));
     for name in [
         "framing-crlf.jsonl",
         "framing-bom.jsonl",
@@ -139,8 +108,7 @@ fn golden_framings_hold_the_same_records() {
 #[test]
 fn a_golden_array_holds_the_records_of_its_lines() {
     let array = Setup::new(&golden("llava-array.json")).open().unwrap();
-    let parsed =
-        |record: &(u64, String)| serde_json::from_str::<serde_json::Value>(&record.1).unwrap();
+    let parsed = |record: &(u64, String)| serde_json::from_str::<serde_json::Value>(&record.1).unwrap();
     assert_eq!(array.framing(), Framing::JsonArray);
     let lines = records(&golden("llava.jsonl"));
     assert_eq!(
@@ -162,19 +130,11 @@ fn lines_are_split_at_newlines_alone_and_blank_ones_are_no_records() {
         (b"\n\n a \n\n\tb\n \n", &[(3, " a "), (5, "\tb")]),
         (b"\xEF\xBB\xBFa\nb", &[(1, "a"), (2, "b")]),
         (b"\xEF\xBB\xBF\n\xEF\xBB\xBF\n", &[(2, "\u{feff}")]),
-        (
-            "a\u{2028}b\u{85}c\u{b}\u{c}d\re\n".as_bytes(),
-            &[(1, "a\u{2028}b\u{85}c\u{b}\u{c}d\re")],
-        ),
+        ("a\u{2028}b\u{85}c\u{b}\u{c}d\re\n".as_bytes(), &[(1, "a\u{2028}b\u{85}c\u{b}\u{c}d\re")]),
         ("\u{a0}\n\u{c}\n".as_bytes(), &[(1, "\u{a0}"), (2, "\u{c}")]),
     ];
     for (content, expected) in cases {
-        assert_eq!(
-            records(content),
-            listed(expected),
-            "{:?}",
-            String::from_utf8_lossy(content)
-        );
+        assert_eq!(records(content), listed(expected), "{:?}", String::from_utf8_lossy(content));
     }
 }
 
@@ -188,14 +148,8 @@ fn elements_of_arrays_are_records() {
             "\u{feff}[\n  {\n    \"a\": 1\n  },\n  {\"b\": [\"]\", \"}\"]}\n]\n",
             &[(2, "{\n    \"a\": 1\n  }"), (5, "{\"b\": [\"]\", \"}\"]}")],
         ),
-        (
-            r#"[{"a":"\"},{"},{"b":"\\"}]"#,
-            &[(1, r#"{"a":"\"},{"}"#), (1, r#"{"b":"\\"}"#)],
-        ),
-        (
-            "[1,\n2 , \"x,]\"\n, null,true\n]",
-            &[(1, "1"), (2, "2"), (2, "\"x,]\""), (3, "null"), (3, "true")],
-        ),
+        (r#"[{"a":"\"},{"},{"b":"\\"}]"#, &[(1, r#"{"a":"\"},{"}"#), (1, r#"{"b":"\\"}"#)]),
+        ("[1,\n2 , \"x,]\"\n, null,true\n]", &[(1, "1"), (2, "2"), (2, "\"x,]\""), (3, "null"), (3, "true")]),
         ("[[1,[2]],{}]", &[(1, "[1,[2]]"), (1, "{}")]),
         ("[{\"a\":\"\n\"},\n{}]", &[(1, "{\"a\":\"\n\"}"), (3, "{}")]),
         // What is inside the brackets is for whoever parses the record: one bad record, not a bad manifest.
@@ -230,19 +184,14 @@ fn broken_arrays_are_refused_with_the_place() {
     ];
     for (content, at, in_line, says) in cases {
         match Setup::new(content.as_bytes()).open() {
-            Err(ManifestError::BrokenArray {
-                offset, line, what, ..
-            }) => {
+            Err(ManifestError::BrokenArray { offset, line, what, .. }) => {
                 assert_eq!((offset, line), (at, in_line), "{content}");
                 assert!(what.contains(says), "{content}: {what}");
             }
             other => panic!("{content}: {other:?}"),
         }
     }
-    assert_eq!(
-        records(format!("[{}{}]", "[".repeat(128), "]".repeat(128)).as_bytes()).len(),
-        1
-    );
+    assert_eq!(records(format!("[{}{}]", "[".repeat(128), "]".repeat(128)).as_bytes()).len(), 1);
 }
 
 #[test]
@@ -250,22 +199,12 @@ fn compressed_copies_are_the_same_manifest() {
     let text = lines(9 << 20);
     let plain = Setup::new(&text).open().unwrap();
     let (front, back) = text.split_at(text.len() / 3);
-    let skippable = [
-        &[0x50, 0x2A, 0x4D, 0x18, 3, 0, 0, 0, 1, 2, 3][..],
-        &zstd(&text),
-    ]
-    .concat();
+    let skippable = [&[0x50, 0x2A, 0x4D, 0x18, 3, 0, 0, 0, 1, 2, 3][..], &zstd(&text)].concat();
     let forms = [
         (Compression::Gzip, gzip(&text)),
-        (
-            Compression::Gzip,
-            [gzip(front), gzip(b""), gzip(back)].concat(),
-        ),
+        (Compression::Gzip, [gzip(front), gzip(b""), gzip(back)].concat()),
         (Compression::Zstd, zstd(&text)),
-        (
-            Compression::Zstd,
-            [zstd(front), zstd(b""), zstd(back)].concat(),
-        ),
+        (Compression::Zstd, [zstd(front), zstd(b""), zstd(back)].concat()),
         (Compression::Zstd, skippable),
     ];
     for (compression, stored) in forms {
@@ -277,10 +216,7 @@ fn compressed_copies_are_the_same_manifest() {
             (plain.len(), plain.bytes(), plain.digest())
         );
         for index in [0, 63, 64, 65, plain.len() / 2, plain.len() - 1] {
-            assert_eq!(
-                manifest.record(index).unwrap(),
-                plain.record(index).unwrap()
-            );
+            assert_eq!(manifest.record(index).unwrap(), plain.record(index).unwrap());
         }
         assert_eq!(setup.settings.disk.used(), plain.bytes());
         // The copy has no name: nothing stays behind, whatever happens.
@@ -327,10 +263,7 @@ fn cut_and_damaged_compressed_files_are_refused() {
     for (case, stored) in cases.into_iter().enumerate() {
         let setup = Setup::new(&stored);
         let opened = setup.open();
-        assert!(
-            matches!(opened, Err(ManifestError::Damaged { .. })),
-            "case {case}: {opened:?}"
-        );
+        assert!(matches!(opened, Err(ManifestError::Damaged { .. })), "case {case}: {opened:?}");
         assert_eq!(setup.settings.disk.used(), 0);
     }
 }
@@ -345,10 +278,7 @@ fn other_formats_are_refused_by_name() {
     ] {
         for stored in [head.to_vec(), gzip(head)] {
             let error = Setup::new(&stored).open().unwrap_err();
-            assert!(
-                matches!(error, ManifestError::Format { found, .. } if found.contains(name)),
-                "{name}"
-            );
+            assert!(matches!(error, ManifestError::Format { found, .. } if found.contains(name)), "{name}");
         }
     }
 }
@@ -360,14 +290,7 @@ fn a_decompression_bomb_ends_at_the_disk_bound() {
         let mut setup = Setup::new(&stored);
         setup.settings.disk = DiskBudget::new(10 << 20);
         match setup.open() {
-            Err(
-                error @ ManifestError::CacheFull {
-                    needed,
-                    limit,
-                    used,
-                    ..
-                },
-            ) => {
+            Err(error @ ManifestError::CacheFull { needed, limit, used, .. }) => {
                 assert_eq!((needed, limit, used), (12 << 20, 10 << 20, 0));
                 assert!(error.to_string().contains("cache.disk"));
             }
@@ -383,10 +306,7 @@ fn a_line_beyond_the_limit_is_one_bad_record() {
     let text = format!("first\n{long}\r\n\nlast\n{}\r\n", "y".repeat(1000));
     for array in [false, true] {
         let text = if array {
-            format!(
-                "[\"first\",\n\"{long}\",\n\n\"last\", \"{}\"]",
-                "y".repeat(998)
-            )
+            format!("[\"first\",\n\"{long}\",\n\n\"last\", \"{}\"]", "y".repeat(998))
         } else {
             text.clone()
         };
@@ -408,22 +328,14 @@ fn a_line_beyond_the_limit_is_one_bad_record() {
     }
     assert!(matches!(
         Setup::new(b"a\n").open().unwrap().record(1),
-        Err(RecordReadError::OutOfRange {
-            index: 1,
-            records: 1
-        })
+        Err(RecordReadError::OutOfRange { index: 1, records: 1 })
     ));
 }
 
 #[test]
 fn records_of_megabytes_are_found_and_whole() {
-    let text: Vec<String> = (0..40)
-        .map(|i| format!("{i}:{}", "z".repeat(300_000 + i)))
-        .collect();
-    assert_eq!(
-        records(text.join("\n").as_bytes()),
-        (1..).zip(text).collect::<Vec<_>>()
-    );
+    let text: Vec<String> = (0..40).map(|i| format!("{i}:{}", "z".repeat(300_000 + i))).collect();
+    assert_eq!(records(text.join("\n").as_bytes()), (1..).zip(text).collect::<Vec<_>>());
 }
 
 #[test]
@@ -436,42 +348,20 @@ fn a_file_changed_after_opening_is_an_error_and_not_a_signal() {
         change(&setup.path());
         for index in [0, manifest.len() - 1] {
             let error = manifest.record(index).unwrap_err();
-            assert!(
-                matches!(error, RecordReadError::Changed { .. }) && !error.is_bad_record(),
-                "{error:?}"
-            );
+            assert!(matches!(error, RecordReadError::Changed { .. }) && !error.is_bad_record(), "{error:?}");
         }
     };
     let cut = |length: u64| {
-        move |path: &Path| {
-            fs::OpenOptions::new()
-                .write(true)
-                .open(path)
-                .unwrap()
-                .set_len(length)
-                .unwrap()
-        }
+        move |path: &Path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap()
     };
     changed(&cut(100));
     changed(&cut(0));
-    changed(&|path| {
-        fs::OpenOptions::new()
-            .append(true)
-            .open(path)
-            .unwrap()
-            .write_all(b"{}\n")
-            .unwrap()
-    });
+    changed(&|path| fs::OpenOptions::new().append(true).open(path).unwrap().write_all(b"{}\n").unwrap());
     // Same length, other content: told by the time of modification.
     changed(&|path| {
         fs::write(path, vec![b'\n'; text.len()]).unwrap();
         let later = std::time::UNIX_EPOCH + std::time::Duration::from_secs(4_000_000_000);
-        fs::File::options()
-            .write(true)
-            .open(path)
-            .unwrap()
-            .set_modified(later)
-            .unwrap();
+        fs::File::options().write(true).open(path).unwrap().set_modified(later).unwrap();
     });
 }
 
@@ -495,10 +385,7 @@ fn what_is_not_there_or_no_file_is_refused() {
         },
         Ok(manifest) => panic!("{manifest:?}"),
     };
-    assert_eq!(
-        kind(&setup.folder.path().join("nothing")),
-        PermanentKind::Missing
-    );
+    assert_eq!(kind(&setup.folder.path().join("nothing")), PermanentKind::Missing);
     assert_eq!(kind(setup.folder.path()), PermanentKind::InvalidKey);
     let empty = setup.open().unwrap();
     assert!(empty.is_empty() && empty.bytes() == 0);
@@ -510,10 +397,8 @@ fn progress_ends_at_the_whole() {
     let setup = Setup::new(&gzip(&text));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);
-    let manifest = open(&setup.path(), &setup.settings, move |progress| {
-        sink.lock().unwrap().push(progress)
-    })
-    .unwrap();
+    let manifest =
+        open(&setup.path(), &setup.settings, move |progress| sink.lock().unwrap().push(progress)).unwrap();
     let stored = fs::metadata(setup.path()).unwrap().len();
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), 2);
