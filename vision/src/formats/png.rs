@@ -28,7 +28,7 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     let number = |at: usize| u32::from_be_bytes([first[at], first[at + 1], first[at + 2], first[at + 3]]);
     let (width, height) = (number(8), number(12));
     // The decoder keeps a few rows at up to 8 bytes per pixel.
-    let working = DECODER_BYTES + u64::from(width) * 8 * 8 + exif_bytes(bytes);
+    let working = DECODER_BYTES + u64::from(width) * 8 * 8 + chunk_bytes(bytes);
     Ok(Outline { width, height, orientation: orientation(bytes).unwrap_or(1), working_bytes: working })
 }
 
@@ -48,9 +48,10 @@ fn orientation(bytes: &[u8]) -> Option<u8> {
     chunks(bytes).find(|(kind, _)| *kind == b"eXIf").and_then(|(_, data)| exif::orientation(data))
 }
 
-/// The decoder copies EXIF chunks.
-fn exif_bytes(bytes: &[u8]) -> u64 {
-    2 * chunks(bytes).filter(|(kind, _)| *kind == b"eXIf").map(|(_, data)| data.len() as u64).sum::<u64>()
+/// The decoder takes chunks other than pixels as a whole, and keeps a copy of some.
+fn chunk_bytes(bytes: &[u8]) -> u64 {
+    let others = chunks(bytes).filter(|(kind, _)| *kind != b"IDAT");
+    2 * others.map(|(_, data)| data.len() as u64).max().unwrap_or(0)
 }
 
 fn damaged(error: png::DecodingError) -> ImageError {
