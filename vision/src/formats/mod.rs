@@ -1,4 +1,4 @@
-//! One module per format, each with `header` (bytes → [`Outline`], nothing proportional to the pixels is
+//! One module per format, each with `header` (bytes → `Outline`, nothing proportional to the pixels is
 //! allocated) and `decode` (bytes → RGB rows in the stored orientation).
 
 pub(crate) mod bmp;
