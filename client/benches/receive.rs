@@ -3,7 +3,8 @@
 //! `cargo bench -p feedmill-client --bench receive` prints one JSON line per shape. The server is this
 //! program again in a process of its own, so that each side's CPU time is its own. Both sides run on one
 //! thread. glibc gives large buffers back to the kernel and faults them in again each time;
-//! `MALLOC_MMAP_THRESHOLD_=1G MALLOC_TRIM_THRESHOLD_=4G` shows the figures without that.
+//! `MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=4294967296` (digits only: glibc reads `1G`
+//! as 1) shows the figures without that, as an allocator that keeps freed memory has them.
 
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -41,10 +42,7 @@ fn main() {
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 /// One round of one way of receiving: seconds, own CPU seconds, the server's CPU seconds.
@@ -72,9 +70,7 @@ fn measure(bytes: usize, streams: usize, repeats: usize) {
     let runtime = runtime();
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        ours.push(timed(server.id(), || {
-            runtime.block_on(fetch(&fleet, streams, repeats))
-        }));
+        ours.push(timed(server.id(), || runtime.block_on(fetch(&fleet, streams, repeats))));
         theirs.push(timed(server.id(), || read_raw(raw, bytes, repeats)));
     }
     server.kill().expect("an end");
@@ -159,11 +155,7 @@ fn range(number: u64) -> Range {
 }
 
 async fn serve(bytes: usize) {
-    let frames: Arc<Vec<Bytes>> = Arc::new(
-        (0..RANGES)
-            .map(|number| frame(range(number), bytes))
-            .collect(),
-    );
+    let frames: Arc<Vec<Bytes>> = Arc::new((0..RANGES).map(|number| frame(range(number), bytes)).collect());
     let bind = || tokio::net::TcpListener::bind("127.0.0.1:0");
     let (batches, raw) = (bind().await.expect("a port"), bind().await.expect("a port"));
     println!("{}", batches.local_addr().expect("an address"));
@@ -209,27 +201,13 @@ fn frame(range: Range, bytes: usize) -> Bytes {
     let rows = ROWS as usize;
     let (tokens, patch_bytes) = (rows * 600, 768);
     let patches = (bytes / patch_bytes).next_multiple_of(rows);
-    let shape = BatchShape {
-        samples: rows,
-        tokens,
-        images: rows,
-        patches,
-        patch_bytes,
-    };
+    let shape = BatchShape { samples: rows, tokens, images: rows, patches, patch_bytes };
     let plan = Plan::new().digest().to_string();
-    let metadata = [
-        ("format", FORMAT_VERSION),
-        ("plan", &plan),
-        ("range", &range.to_string()),
-    ];
+    let metadata = [("format", FORMAT_VERSION), ("plan", &plan), ("range", &range.to_string())];
     let mut frame = write_header(&shape.tensors(), &metadata);
     frame.resize(frame.len() + patches * patch_bytes, 7);
     frame.resize(frame.len() + rows * 16, 0);
-    frame.extend(
-        (0..rows)
-            .flat_map(|_| [1, 1, (patches / rows) as i32].map(i32::to_le_bytes))
-            .flatten(),
-    );
+    frame.extend((0..rows).flat_map(|_| [1, 1, (patches / rows) as i32].map(i32::to_le_bytes)).flatten());
     frame.resize(frame.len() + tokens * 4, 0);
     frame.extend((0..=rows).flat_map(|row| ((row * 600) as i32).to_le_bytes()));
     frame.extend((0..rows).flat_map(|_| 1i32.to_le_bytes()));

@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use feedmill_protocol::frame::BatchView;
-use feedmill_protocol::http::{
-    CONTENT_PROBLEM, CONTENT_SAFETENSORS, HEADER_PLAN, Problem, problem_kind,
-};
+use feedmill_protocol::http::{CONTENT_PROBLEM, CONTENT_SAFETENSORS, HEADER_PLAN, Problem, problem_kind};
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
@@ -37,15 +35,10 @@ pub(crate) fn batch_head(
 ) -> Result<Head, Fault> {
     let kind = content_type(headers);
     if kind != CONTENT_SAFETENSORS {
-        return Err(Fault::Head(format!(
-            "content-type is {kind:?}, expected {CONTENT_SAFETENSORS:?}"
-        )));
+        return Err(Fault::Head(format!("content-type is {kind:?}, expected {CONTENT_SAFETENSORS:?}")));
     }
-    let plan = plan_of(headers).ok_or_else(|| {
-        Fault::Head(format!(
-            "header {HEADER_PLAN} is missing or is no plan digest"
-        ))
-    })?;
+    let plan = plan_of(headers)
+        .ok_or_else(|| Fault::Head(format!("header {HEADER_PLAN} is missing or is no plan digest")))?;
     if expected.is_some_and(|expected| expected != plan) {
         return Err(Fault::OtherPlan { theirs: Some(plan) });
     }
@@ -53,10 +46,7 @@ pub(crate) fn batch_head(
         .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
         .and_then(|digits| digits.parse().ok())
         .ok_or_else(|| Fault::Head("content-length is missing or is no number".into()))?;
-    let too_long = Fault::TooLong {
-        expected: length,
-        limit,
-    };
+    let too_long = Fault::TooLong { expected: length, limit };
     match usize::try_from(length) {
         Ok(length) if length as u64 <= limit => Ok(Head { length, plan }),
         _ => Err(too_long),
@@ -80,17 +70,10 @@ pub(crate) fn refusal(
                 .map_or(DEFAULT_RETRY_AFTER, Duration::from_secs)
                 .min(max_retry_after),
         },
-        StatusCode::CONFLICT
-            if asked_with.is_some() && problem.kind == problem_kind::OTHER_PLAN =>
-        {
-            Fault::OtherPlan {
-                theirs: plan_of(headers),
-            }
+        StatusCode::CONFLICT if asked_with.is_some() && problem.kind == problem_kind::OTHER_PLAN => {
+            Fault::OtherPlan { theirs: plan_of(headers) }
         }
-        _ => Fault::Status {
-            status: status.as_u16(),
-            problem: Box::new(problem),
-        },
+        _ => Fault::Status { status: status.as_u16(), problem: Box::new(problem) },
     }
 }
 
@@ -105,19 +88,11 @@ pub(crate) fn batch_bytes(
     let checks = [
         ("range", view.range().to_owned(), range.to_string()),
         ("plan", view.plan().to_owned(), plan.to_string()),
-        (
-            "rows",
-            view.samples().len().to_string(),
-            range.len().to_string(),
-        ),
+        ("rows", view.samples().len().to_string(), range.len().to_string()),
     ];
     for (what, got, expected) in checks {
         if got != expected {
-            return Err(Fault::OtherBatch {
-                what,
-                got: got.chars().take(128).collect(),
-                expected,
-            });
+            return Err(Fault::OtherBatch { what, got: got.chars().take(128).collect(), expected });
         }
     }
     if verify_hashes {
@@ -169,9 +144,8 @@ mod tests {
     use feedmill_protocol::plan::Plan;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        let pairs = pairs
-            .iter()
-            .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
+        let pairs =
+            pairs.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
         pairs.collect()
     }
 
@@ -180,19 +154,13 @@ mod tests {
         let plan = Plan::new().digest();
         let digest = plan.to_string();
         let head = |kind: &str, plan: &str, length: &str| {
-            let headers = headers(&[
-                ("content-type", kind),
-                ("feedmill-plan", plan),
-                ("content-length", length),
-            ]);
+            let headers =
+                headers(&[("content-type", kind), ("feedmill-plan", plan), ("content-length", length)]);
             batch_head(&headers, Plan::new().digest().into(), 1000).map_err(|f| f.to_string())
         };
         let good = Ok(Head { length: 1000, plan });
         assert_eq!(head(CONTENT_SAFETENSORS, &digest, "1000"), good);
-        assert_eq!(
-            head("application/vnd.safetensors; v=1", &digest, "1000"),
-            good
-        );
+        assert_eq!(head("application/vnd.safetensors; v=1", &digest, "1000"), good);
         let other = format!("sha256:{}", "0".repeat(64));
         let cases = [
             ("text/html", &*digest, "10", "content-type"),
@@ -202,12 +170,7 @@ mod tests {
             (CONTENT_SAFETENSORS, &digest, "", "content-length"),
             (CONTENT_SAFETENSORS, &digest, "+5", "content-length"),
             (CONTENT_SAFETENSORS, &digest, "-5", "content-length"),
-            (
-                CONTENT_SAFETENSORS,
-                &digest,
-                "99999999999999999999",
-                "content-length",
-            ),
+            (CONTENT_SAFETENSORS, &digest, "99999999999999999999", "content-length"),
             (CONTENT_SAFETENSORS, &digest, "1001", "over the bound"),
         ];
         for (kind, plan, length, part) in cases {
@@ -224,9 +187,7 @@ mod tests {
             let headers = headers(&[("retry-after", value)]);
             let status = StatusCode::SERVICE_UNAVAILABLE;
             let fault = refusal(status, &headers, b"", None, bound);
-            let Fault::NotNow { retry_after, .. } = fault else {
-                panic!("{fault}")
-            };
+            let Fault::NotNow { retry_after, .. } = fault else { panic!("{fault}") };
             assert_eq!(retry_after.as_secs(), seconds, "{value}");
         }
     }
@@ -249,33 +210,17 @@ mod tests {
     fn only_a_named_plan_can_be_disagreed_with() {
         let plan = Plan::new().digest();
         let document = |kind: &str| {
-            let problem =
-                serde_json::json!({"type": kind, "status": 409, "title": "", "detail": ""});
+            let problem = serde_json::json!({"type": kind, "status": 409, "title": "", "detail": ""});
             problem.to_string().into_bytes()
         };
         let headers = headers(&[("content-type", CONTENT_PROBLEM)]);
         let fault = |kind: &str, asked_with| {
             let status = StatusCode::CONFLICT;
-            refusal(
-                status,
-                &headers,
-                &document(kind),
-                asked_with,
-                Duration::ZERO,
-            )
+            refusal(status, &headers, &document(kind), asked_with, Duration::ZERO)
         };
         let kind = problem_kind::OTHER_PLAN;
-        assert!(matches!(
-            fault(kind, Some(plan)),
-            Fault::OtherPlan { theirs: None }
-        ));
-        assert!(matches!(
-            fault(kind, None),
-            Fault::Status { status: 409, .. }
-        ));
-        assert!(matches!(
-            fault("x", Some(plan)),
-            Fault::Status { status: 409, .. }
-        ));
+        assert!(matches!(fault(kind, Some(plan)), Fault::OtherPlan { theirs: None }));
+        assert!(matches!(fault(kind, None), Fault::Status { status: 409, .. }));
+        assert!(matches!(fault("x", Some(plan)), Fault::Status { status: 409, .. }));
     }
 }

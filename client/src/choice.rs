@@ -41,9 +41,7 @@ pub(crate) fn choose(range: Range, standings: &[Standing], now: Instant) -> Choi
         .collect();
     if stripe.is_empty() {
         return if standings.contains(&Standing::Disagrees) {
-            Choice::NoneAgrees {
-                all_live: !standings.contains(&Standing::Down),
-            }
+            Choice::NoneAgrees { all_live: !standings.contains(&Standing::Down) }
         } else {
             Choice::Wait(None)
         };
@@ -54,21 +52,12 @@ pub(crate) fn choose(range: Range, standings: &[Standing], now: Instant) -> Choi
     };
     let loads: Vec<WorkerLoad> = stripe
         .iter()
-        .map(|index| WorkerLoad {
-            capacity: 1,
-            work_ahead: 0,
-            preferred: can_be_asked(*index),
-        })
+        .map(|index| WorkerLoad { capacity: 1, work_ahead: 0, preferred: can_be_asked(*index) })
         .collect();
     let number = range.start() / range.len();
     match placement::choose(number, range.len(), &loads) {
         Some(chosen) if loads[chosen].preferred => Choice::Ask(stripe[chosen]),
-        _ if stripe
-            .iter()
-            .any(|index| standings[*index] == Standing::Tried) =>
-        {
-            Choice::Wait(None)
-        }
+        _ if stripe.iter().any(|index| standings[*index] == Standing::Tried) => Choice::Wait(None),
         _ => Choice::Wait(
             stripe
                 .iter()
@@ -98,17 +87,12 @@ mod tests {
         let latest = now + Duration::from_secs(2);
         for number in 0..50 {
             let all = [Ready; 3];
-            let Choice::Ask(first) = choose(range(number), &all, now) else {
-                panic!("all are ready")
-            };
+            let Choice::Ask(first) = choose(range(number), &all, now) else { panic!("all are ready") };
             for standing in [Tried, Resting(later), Down, Disagrees] {
                 let mut standings = all;
                 standings[first] = standing;
                 let choice = choose(range(number), &standings, now);
-                assert!(
-                    matches!(choice, Choice::Ask(other) if other != first),
-                    "{choice:?}"
-                );
+                assert!(matches!(choice, Choice::Ask(other) if other != first), "{choice:?}");
             }
             let mut rested = all;
             rested[first] = Resting(now);
@@ -119,18 +103,9 @@ mod tests {
             (vec![Down, Down], Choice::Wait(None)),
             (vec![Tried, Tried], Choice::Wait(None)),
             (vec![Tried, Resting(later)], Choice::Wait(None)),
-            (
-                vec![Resting(latest), Resting(later), Disagrees],
-                Choice::Wait(Some(later)),
-            ),
-            (
-                vec![Disagrees, Disagrees],
-                Choice::NoneAgrees { all_live: true },
-            ),
-            (
-                vec![Disagrees, Down],
-                Choice::NoneAgrees { all_live: false },
-            ),
+            (vec![Resting(latest), Resting(later), Disagrees], Choice::Wait(Some(later))),
+            (vec![Disagrees, Disagrees], Choice::NoneAgrees { all_live: true }),
+            (vec![Disagrees, Down], Choice::NoneAgrees { all_live: false }),
             (vec![Disagrees, Down, Tried], Choice::Wait(None)),
         ];
         for (standings, expected) in cases {

@@ -63,10 +63,7 @@ impl Fleet {
         loop {
             for member in self.members().iter() {
                 history.asking(&member.endpoint);
-                let fault = match self
-                    .control(member, Method::GET, PATH_PLAN, Bytes::new())
-                    .await
-                {
+                let fault = match self.control(member, Method::GET, PATH_PLAN, Bytes::new()).await {
                     Ok(bytes) => return stream_plan(&bytes, member, stream),
                     Err(fault) => fault,
                 };
@@ -74,7 +71,7 @@ impl Fleet {
                     return Err(ClientError::Control {
                         worker: member.endpoint.clone(),
                         path: PATH_PLAN,
-                        fault,
+                        fault: Box::new(fault),
                     });
                 }
                 history.push(Attempt {
@@ -100,21 +97,17 @@ impl Fleet {
     pub async fn status(&self) -> Vec<(Endpoint, Result<WorkerStatus, ClientError>)> {
         let members = self.members();
         let asked = members.iter().map(|member| async {
-            let answer = self
-                .control(member, Method::GET, PATH_STATUS, Bytes::new())
-                .await;
+            let answer = self.control(member, Method::GET, PATH_STATUS, Bytes::new()).await;
             let status = match answer {
-                Ok(bytes) => {
-                    serde_json::from_slice(&bytes).map_err(|error| ClientError::Malformed {
-                        worker: member.endpoint.clone(),
-                        path: PATH_STATUS,
-                        reason: error.to_string(),
-                    })
-                }
+                Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| ClientError::Malformed {
+                    worker: member.endpoint.clone(),
+                    path: PATH_STATUS,
+                    reason: error.to_string(),
+                }),
                 Err(fault) => Err(ClientError::Control {
                     worker: member.endpoint.clone(),
                     path: PATH_STATUS,
-                    fault,
+                    fault: Box::new(fault),
                 }),
             };
             (member.endpoint.clone(), status)
@@ -129,10 +122,8 @@ impl Fleet {
     /// A report that no worker would take, or none of the first three that takes it.
     pub async fn report(&self, report: &RankReport) -> Result<(), ClientError> {
         report.check()?;
-        let body = serde_json::to_vec(report).map_err(|error| ClientError::Setting {
-            name: "report",
-            reason: error.to_string(),
-        })?;
+        let body = serde_json::to_vec(report)
+            .map_err(|error| ClientError::Setting { name: "report", reason: error.to_string() })?;
         let body = Bytes::from(body);
         let history = SharedHistory::default();
         let begin = chance::now();
@@ -144,15 +135,9 @@ impl Fleet {
             (down(member), std::cmp::Reverse(weight))
         });
         for member in homes.into_iter().take(HOMES) {
-            let sent = self
-                .control(member, Method::POST, PATH_REPORTS, body.clone())
-                .await;
+            let sent = self.control(member, Method::POST, PATH_REPORTS, body.clone()).await;
             let Err(fault) = sent else { return Ok(()) };
-            history.push(Attempt {
-                worker: member.endpoint.clone(),
-                after: chance::now() - begin,
-                fault,
-            });
+            history.push(Attempt { worker: member.endpoint.clone(), after: chance::now() - begin, fault });
         }
         Err(ClientError::NoAnswer {
             path: PATH_REPORTS,
@@ -168,8 +153,7 @@ impl Fleet {
         path: &'static str,
         body: Bytes,
     ) -> Result<Vec<u8>, Fault> {
-        let (status, headers, bytes): (StatusCode, HeaderMap, _) =
-            member.control(method, path, body).await?;
+        let (status, headers, bytes): (StatusCode, HeaderMap, _) = member.control(method, path, body).await?;
         if status.is_success() {
             return Ok(bytes);
         }
@@ -184,13 +168,9 @@ fn rendezvous(run: &str, worker: &Endpoint) -> u64 {
 }
 
 fn stream_plan(bytes: &[u8], member: &Member, stream: &str) -> Result<StreamPlan, ClientError> {
-    let malformed = |reason: String| ClientError::Malformed {
-        worker: member.endpoint.clone(),
-        path: PATH_PLAN,
-        reason,
-    };
-    let mut plans: Plans =
-        serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
+    let malformed =
+        |reason: String| ClientError::Malformed { worker: member.endpoint.clone(), path: PATH_PLAN, reason };
+    let mut plans: Plans = serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
     let Some(entry) = plans.streams.remove(stream) else {
         let known: Vec<String> = plans.streams.into_keys().collect();
         return Err(ClientError::UnknownStream {
@@ -200,10 +180,7 @@ fn stream_plan(bytes: &[u8], member: &Member, stream: &str) -> Result<StreamPlan
         });
     };
     Ok(StreamPlan {
-        plan: entry
-            .plan
-            .parse()
-            .map_err(|error| malformed(format!("stream {stream:?}: {error}")))?,
+        plan: entry.plan.parse().map_err(|error| malformed(format!("stream {stream:?}: {error}")))?,
         samples_per_epoch: entry.samples_per_epoch,
         facts: entry.facts,
         worker: member.endpoint.clone(),

@@ -52,7 +52,7 @@ pub enum ClientError {
         /// Who refused.
         worker: Endpoint,
         /// What it said; [`ClientError::problem`] gives its document.
-        fault: Fault,
+        fault: Box<Fault>,
     },
     /// Every live worker reads by another plan than this trainer.
     #[error(
@@ -83,7 +83,7 @@ pub enum ClientError {
         /// How long it was waited for.
         waited: Duration,
         /// The last attempts.
-        history: History,
+        history: Box<History>,
     },
     /// A request on a control connection failed.
     #[error("{worker} gives no answer to {path}: {fault}")]
@@ -93,7 +93,7 @@ pub enum ClientError {
         /// For what.
         path: &'static str,
         /// What happened.
-        fault: Fault,
+        fault: Box<Fault>,
     },
     /// No worker answered a request on a control connection in time.
     #[error(
@@ -105,12 +105,10 @@ pub enum ClientError {
         /// How long it was tried.
         waited: Duration,
         /// The last attempts.
-        history: History,
+        history: Box<History>,
     },
     /// An answer that is not what the interface promises.
-    #[error(
-        "{worker} answers {path} with something else: {reason}; do both sides have the same version?"
-    )]
+    #[error("{worker} answers {path} with something else: {reason}; do both sides have the same version?")]
     Malformed {
         /// Who was asked.
         worker: Endpoint,
@@ -144,14 +142,10 @@ impl ClientError {
     #[must_use]
     pub fn problem(&self) -> Option<&Problem> {
         match self {
-            ClientError::Refused {
-                fault: Fault::Status { problem, .. },
-                ..
-            }
-            | ClientError::Control {
-                fault: Fault::Status { problem, .. },
-                ..
-            } => Some(problem),
+            ClientError::Refused { fault, .. } | ClientError::Control { fault, .. } => match fault.as_ref() {
+                Fault::Status { problem, .. } => Some(problem),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -230,11 +224,7 @@ impl fmt::Display for History {
         }
         for attempt in &self.last {
             let seconds = attempt.after.as_secs_f64();
-            write!(
-                f,
-                " [{} after {seconds:.1} s: {}]",
-                attempt.worker, attempt.fault
-            )?;
+            write!(f, " [{} after {seconds:.1} s: {}]", attempt.worker, attempt.fault)?;
         }
         match &self.outstanding {
             Some(worker) => write!(f, ", {worker} is being asked"),
@@ -258,8 +248,8 @@ impl SharedHistory {
         lock(&self.0).push(attempt);
     }
 
-    pub(crate) fn snapshot(&self) -> History {
-        lock(&self.0).clone()
+    pub(crate) fn snapshot(&self) -> Box<History> {
+        Box::new(lock(&self.0).clone())
     }
 }
 

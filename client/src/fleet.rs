@@ -98,15 +98,9 @@ impl Fleet {
     /// # Errors
     /// A run name that cannot stand in a header, bounds of zero.
     pub fn new(settings: FleetSettings) -> Result<Self, ClientError> {
-        let setting = |name, reason: &str| ClientError::Setting {
-            name,
-            reason: reason.to_owned(),
-        };
+        let setting = |name, reason: &str| ClientError::Setting { name, reason: reason.to_owned() };
         if !is_plain(&settings.run) {
-            return Err(setting(
-                "run",
-                "must have 1 to 128 characters out of letters, digits and ._:/@-",
-            ));
+            return Err(setting("run", "must have 1 to 128 characters out of letters, digits and ._:/@-"));
         }
         if settings.streams_per_connection == 0 {
             return Err(setting("streams_per_connection", "must be at least 1"));
@@ -135,9 +129,7 @@ impl Fleet {
             .into_iter()
             .map(|endpoint| {
                 let known = members.iter().find(|member| member.endpoint == endpoint);
-                known
-                    .cloned()
-                    .unwrap_or_else(|| Arc::new(Member::new(endpoint, &self.inner.settings)))
+                known.cloned().unwrap_or_else(|| Arc::new(Member::new(endpoint, &self.inner.settings)))
             })
             .collect();
         drop(members);
@@ -148,10 +140,7 @@ impl Fleet {
     #[must_use]
     pub fn workers(&self) -> Vec<Endpoint> {
         let members = self.members();
-        members
-            .iter()
-            .map(|member| member.endpoint.clone())
-            .collect()
+        members.iter().map(|member| member.endpoint.clone()).collect()
     }
 
     pub(crate) fn members(&self) -> Arc<[Arc<Member>]> {
@@ -166,14 +155,7 @@ impl Fleet {
     pub async fn fetch(&self, request: &BatchRequest) -> Result<Batch, ClientError> {
         let history = SharedHistory::default();
         let pursuit = pin!(self.pursue(request, &history));
-        self.patiently(
-            &request.stream,
-            request.range,
-            request.need,
-            &history,
-            pursuit,
-        )
-        .await?
+        self.patiently(&request.stream, request.range, request.need, &history, pursuit).await?
     }
 
     /// Waits for a pursuit, warns when it lasts, gives up when it lasts too long.
@@ -310,7 +292,7 @@ impl Fleet {
                     stream: request.stream.clone(),
                     range: request.range,
                     worker: member.endpoint.clone(),
-                    fault,
+                    fault: Box::new(fault),
                 });
             }
             Verdict::Reopen => {
@@ -387,9 +369,7 @@ impl Asked<'_> {
         let queued = chance::now();
 
         let path = batch_path(&self.request.stream, range, self.request.stop);
-        let mut message = member
-            .request(Method::GET, &path, Bytes::new())
-            .map_err(on)?;
+        let mut message = member.request(Method::GET, &path, Bytes::new()).map_err(on)?;
         let need = self.needed_at.saturating_duration_since(queued);
         let headers = message.headers_mut();
         headers.insert(HEADER_NEED, (need.as_millis() as u64).into());
@@ -412,22 +392,14 @@ impl Asked<'_> {
         let head_came = chance::now();
         if head.status != StatusCode::OK {
             let (bytes, _) =
-                link::read_bounded(body, answer::MAX_PROBLEM_BYTES, timeouts.body_stall)
-                    .await
-                    .map_err(on)?;
+                link::read_bounded(body, answer::MAX_PROBLEM_BYTES, timeouts.body_stall).await.map_err(on)?;
             let pause = timeouts.max_retry_after;
             let fault = answer::refusal(head.status, &head.headers, &bytes, expected, pause);
             return Err(on(fault));
         }
-        let promised = answer::batch_head(
-            &head.headers,
-            self.request.plan.get(),
-            settings.max_batch_bytes,
-        )
-        .map_err(on)?;
-        let bytes = link::read_exactly(body, promised.length, timeouts.body_stall)
-            .await
+        let promised = answer::batch_head(&head.headers, self.request.plan.get(), settings.max_batch_bytes)
             .map_err(on)?;
+        let bytes = link::read_exactly(body, promised.length, timeouts.body_stall).await.map_err(on)?;
         answer::batch_bytes(&bytes, range, promised.plan, settings.verify_hashes).map_err(on)?;
         if self.request.plan.fix(promised.plan) != promised.plan {
             let theirs = Some(promised.plan);
@@ -469,12 +441,7 @@ fn disagreement(
             })
         })
         .collect();
-    ClientError::OtherPlan {
-        stream: request.stream.clone(),
-        range: request.range,
-        expected,
-        workers,
-    }
+    ClientError::OtherPlan { stream: request.stream.clone(), range: request.range, expected, workers }
 }
 
 /// Names that may stand in paths, headers and labels; the same as in reports.

@@ -29,20 +29,12 @@ pub(crate) struct Place {
 
 impl Line {
     pub(crate) fn new(places: usize) -> Arc<Self> {
-        Arc::new(Self {
-            state: Mutex::new(State {
-                free: places,
-                came: 0,
-                waiting: BTreeMap::new(),
-            }),
-        })
+        Arc::new(Self { state: Mutex::new(State { free: places, came: 0, waiting: BTreeMap::new() }) })
     }
 
     /// A place, needed by this moment. Dropping the future leaves the line.
     pub(crate) async fn place(self: &Arc<Self>, needed_at: Instant) -> Place {
-        let mine = || Place {
-            line: Some(Arc::clone(self)),
-        };
+        let mine = || Place { line: Some(Arc::clone(self)) };
         let turn = {
             let mut state = lock(&self.state);
             if state.free > 0 {
@@ -76,9 +68,7 @@ impl Drop for Place {
                 next
             };
             let Some((_, sender)) = next else { return };
-            let place = Place {
-                line: Some(Arc::clone(&line)),
-            };
+            let place = Place { line: Some(Arc::clone(&line)) };
             match sender.send(place) {
                 Ok(()) => return,
                 // It has left the line; the place is still ours to give.

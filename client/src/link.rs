@@ -49,12 +49,7 @@ pub(crate) struct Session {
 
 impl Link {
     pub(crate) fn new(endpoint: Endpoint, timeouts: Timeouts) -> Self {
-        Self {
-            endpoint,
-            timeouts,
-            gate: tokio::sync::Mutex::new(()),
-            state: Mutex::default(),
-        }
+        Self { endpoint, timeouts, gate: tokio::sync::Mutex::new(()), state: Mutex::default() }
     }
 
     /// The open connection, or a new one.
@@ -70,10 +65,7 @@ impl Link {
         // Whoever stood at the gate during a failure shares it instead of failing once more each.
         let shared = {
             let state = lock(&self.state);
-            state
-                .last_fault
-                .clone()
-                .filter(|_| state.failed != failed_before)
+            state.last_fault.clone().filter(|_| state.failed != failed_before)
         };
         if let Some(fault) = shared {
             return Err(fault);
@@ -83,10 +75,7 @@ impl Link {
         match opened {
             Ok(sender) => {
                 state.opened += 1;
-                let session = Session {
-                    number: state.opened,
-                    sender,
-                };
+                let session = Session { number: state.opened, sender };
                 state.session = Some(session.clone());
                 Ok(session)
             }
@@ -101,10 +90,7 @@ impl Link {
     /// Forgets this connection, unless it has been replaced already. True when it was the current one.
     pub(crate) fn discard(&self, number: u64) -> bool {
         let mut state = lock(&self.state);
-        let is_current = state
-            .session
-            .as_ref()
-            .is_some_and(|session| session.number == number);
+        let is_current = state.session.as_ref().is_some_and(|session| session.number == number);
         if is_current {
             state.session = None;
         }
@@ -113,8 +99,7 @@ impl Link {
 
     /// True while this connection is the current one and not known to have ended.
     pub(crate) fn is_open(&self, number: u64) -> bool {
-        self.current()
-            .is_some_and(|session| session.number == number)
+        self.current().is_some_and(|session| session.number == number)
     }
 
     fn current(&self) -> Option<Session> {
@@ -126,9 +111,8 @@ impl Link {
     async fn open(&self) -> Result<SendRequest<Full<Bytes>>, Fault> {
         let connect = async {
             let address = (self.endpoint.host(), self.endpoint.port());
-            let socket = TcpStream::connect(address)
-                .await
-                .map_err(|error| Fault::Connect(error.to_string()))?;
+            let socket =
+                TcpStream::connect(address).await.map_err(|error| Fault::Connect(error.to_string()))?;
             // Without it a request waits for the acknowledgement of the one before.
             let _ = socket.set_nodelay(true);
             Builder::new(TokioExecutor::new())
@@ -143,8 +127,7 @@ impl Link {
                 .await
                 .map_err(|error| Fault::Connect(error.to_string()))
         };
-        let (sender, connection) = match tokio::time::timeout(self.timeouts.connect, connect).await
-        {
+        let (sender, connection) = match tokio::time::timeout(self.timeouts.connect, connect).await {
             Ok(opened) => opened?,
             Err(_) => {
                 let limit = self.timeouts.connect;
@@ -192,9 +175,7 @@ pub(crate) async fn read_exactly(
 ) -> Result<Vec<u8>, Fault> {
     let expected = length as u64;
     let mut bytes = Vec::new();
-    bytes
-        .try_reserve_exact(length)
-        .map_err(|_| Fault::NoMemory(expected))?;
+    bytes.try_reserve_exact(length).map_err(|_| Fault::NoMemory(expected))?;
     loop {
         let received = bytes.len() as u64;
         let frame = match tokio::time::timeout(stall, body.frame()).await {
@@ -229,10 +210,7 @@ pub(crate) async fn read_bounded(
             Ok(Some(frame)) => frame?,
             Ok(None) => return Ok((bytes, true)),
             Err(_) => {
-                return Err(Fault::Stalled {
-                    received,
-                    expected: received,
-                });
+                return Err(Fault::Stalled { received, expected: received });
             }
         };
         if let Ok(data) = frame.into_data() {

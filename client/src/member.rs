@@ -78,9 +78,7 @@ impl Health {
     fn rest(&mut self, until: Instant) {
         self.state = match self.state {
             HealthState::Well => HealthState::Resting { until },
-            HealthState::Resting { until: other } => HealthState::Resting {
-                until: until.max(other),
-            },
+            HealthState::Resting { until: other } => HealthState::Resting { until: until.max(other) },
             down => down,
         };
     }
@@ -96,23 +94,15 @@ impl Health {
 
     fn probe_later(&mut self, now: Instant, timeouts: &Timeouts, jitter: f64) {
         self.failures = self.failures.saturating_add(1);
-        self.state = HealthState::Down {
-            probe_at: now + timeouts.backoff(self.failures, jitter),
-            probing: false,
-        };
+        self.state =
+            HealthState::Down { probe_at: now + timeouts.backoff(self.failures, jitter), probing: false };
     }
 
     /// True when it is time for a probe, which the caller then makes.
     fn begin_probe(&mut self, now: Instant) -> bool {
         match self.state {
-            HealthState::Down {
-                probe_at,
-                probing: false,
-            } if probe_at <= now => {
-                self.state = HealthState::Down {
-                    probe_at,
-                    probing: true,
-                };
+            HealthState::Down { probe_at, probing: false } if probe_at <= now => {
+                self.state = HealthState::Down { probe_at, probing: true };
                 true
             }
             _ => false,
@@ -153,11 +143,7 @@ impl Member {
     }
 
     /// Its own plan, when it has refused this one.
-    pub(crate) fn refused_plan(
-        &self,
-        stream: &str,
-        expected: PlanDigest,
-    ) -> Option<Option<PlanDigest>> {
+    pub(crate) fn refused_plan(&self, stream: &str, expected: PlanDigest) -> Option<Option<PlanDigest>> {
         let mut refused = lock(&self.refused_plans);
         refused.retain(|refused| self.bulk.is_open(refused.connection));
         refused
@@ -206,20 +192,12 @@ impl Member {
         theirs: Option<PlanDigest>,
     ) {
         let mut refused = lock(&self.refused_plans);
-        if refused
-            .iter()
-            .any(|known| known.stream == stream && known.expected == expected)
-        {
+        if refused.iter().any(|known| known.stream == stream && known.expected == expected) {
             return;
         }
         let has = theirs.map_or("another one".to_owned(), |plan| plan.to_string());
         tracing::warn!(worker = %self.endpoint, stream, %expected, has, "worker has another plan and is left out");
-        refused.push(RefusedPlan {
-            connection,
-            stream: stream.to_owned(),
-            expected,
-            theirs,
-        });
+        refused.push(RefusedPlan { connection, stream: stream.to_owned(), expected, theirs });
     }
 
     /// Looks after a worker that is down, when it is time, on a task of its own: ranges must not wait
@@ -249,9 +227,7 @@ impl Member {
     async fn probe(&self) -> Result<(), Fault> {
         let limit = self.timeouts.control;
         let mut session = self.bulk.session().await?;
-        let outcome = session
-            .send(self.request(Method::GET, PATH_LIVE, Bytes::new())?, limit)
-            .await;
+        let outcome = session.send(self.request(Method::GET, PATH_LIVE, Bytes::new())?, limit).await;
         match outcome {
             Ok(_) => Ok(()),
             Err(fault) => {
@@ -277,8 +253,7 @@ impl Member {
                 match session.send(request, limit).await {
                     Ok(answer) => {
                         let (head, body) = answer.into_parts();
-                        let (bytes, whole) =
-                            link::read_bounded(body, MAX_CONTROL_BYTES, limit).await?;
+                        let (bytes, whole) = link::read_bounded(body, MAX_CONTROL_BYTES, limit).await?;
                         if !whole {
                             return Err(Fault::TooLong {
                                 expected: bytes.len() as u64 + 1,
@@ -331,9 +306,7 @@ mod tests {
         assert!(!health.down(now, &timeouts, 1.0), "known already");
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            let HealthState::Down { probe_at, .. } = health.state else {
-                panic!("{health:?}")
-            };
+            let HealthState::Down { probe_at, .. } = health.state else { panic!("{health:?}") };
             pauses.push((probe_at - now).as_millis());
             assert!(!health.begin_probe(now));
             now = probe_at;

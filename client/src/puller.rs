@@ -72,16 +72,12 @@ impl Puller {
         let layout = settings.layout;
         let rank = layout.rank(settings.rank)?;
         layout.micro_batch_at(settings.consumed, rank, 0)?;
-        let setting = |name, reason: &str| ClientError::Setting {
-            name,
-            reason: reason.to_owned(),
-        };
+        let setting = |name, reason: &str| ClientError::Setting { name, reason: reason.to_owned() };
         if settings.window == 0 {
             return Err(setting("window", "must be at least 1"));
         }
-        let small = |name, number: u64| {
-            u32::try_from(number).map_err(|_| setting(name, "does not fit a report"))
-        };
+        let small =
+            |name, number: u64| u32::try_from(number).map_err(|_| setting(name, "does not fit a report"));
         let count = settings.stop.map_or(u64::MAX, |stop| {
             let steps = layout.steps_until(settings.consumed, stop);
             steps.saturating_mul(layout.micro_batches_per_step())
@@ -122,32 +118,20 @@ impl Puller {
             self.range_at(self.next)?;
         }
         let Some(first) = self.window.front_mut() else {
-            self.meter
-                .tally(|tally| tally.answered(chance::now(), false));
+            self.meter.tally(|tally| tally.answered(chance::now(), false));
             return Ok(None);
         };
         let range = first.range;
         let joined = self
             .fleet
-            .patiently(
-                &self.settings.stream,
-                range,
-                Duration::ZERO,
-                &first.history,
-                &mut first.task,
-            )
+            .patiently(&self.settings.stream, range, Duration::ZERO, &first.history, &mut first.task)
             .await?;
         self.window.pop_front();
-        let outcome = joined.unwrap_or_else(|error| {
-            Err(ClientError::Stopped {
-                range,
-                reason: error.to_string(),
-            })
-        });
+        let outcome =
+            joined.unwrap_or_else(|error| Err(ClientError::Stopped { range, reason: error.to_string() }));
         match outcome {
             Ok(batch) => {
-                self.meter
-                    .tally(|tally| tally.answered(chance::now(), true));
+                self.meter.tally(|tally| tally.answered(chance::now(), true));
                 // The place that this batch has left.
                 self.fill();
                 Ok(Some(batch))
@@ -198,9 +182,7 @@ impl Puller {
     }
 
     fn range_at(&self, number: u64) -> Result<Range, RangeError> {
-        let PullerSettings {
-            layout, consumed, ..
-        } = self.settings;
+        let PullerSettings { layout, consumed, .. } = self.settings;
         layout.micro_batch_at(consumed, self.rank, number)
     }
 
@@ -226,10 +208,6 @@ impl Puller {
             meter.tally(Tally::arrived);
             outcome
         });
-        Outstanding {
-            range,
-            history,
-            task,
-        }
+        Outstanding { range, history, task }
     }
 }

@@ -41,10 +41,7 @@ impl From<std::net::SocketAddr> for Endpoint {
             std::net::SocketAddr::V4(address) => address.ip().to_string(),
             std::net::SocketAddr::V6(address) => format!("[{}]", address.ip()),
         };
-        Self {
-            host,
-            port: address.port(),
-        }
+        Self { host, port: address.port() }
     }
 }
 
@@ -52,35 +49,24 @@ impl FromStr for Endpoint {
     type Err = ClientError;
 
     fn from_str(text: &str) -> Result<Self, ClientError> {
-        let wrong = |reason: &'static str| ClientError::Endpoint {
-            text: text.chars().take(128).collect(),
-            reason,
-        };
-        let rest = text
-            .strip_prefix("http://")
-            .ok_or_else(|| wrong("does not begin with http://"))?;
+        let wrong =
+            |reason: &'static str| ClientError::Endpoint { text: text.chars().take(128).collect(), reason };
+        let rest = text.strip_prefix("http://").ok_or_else(|| wrong("does not begin with http://"))?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         if rest.contains(['/', '?', '#', '@']) {
             return Err(wrong("has a path or a user name"));
         }
-        let authority: http::uri::Authority = rest
-            .parse()
-            .map_err(|_| wrong("has no host or a malformed one"))?;
+        let authority: http::uri::Authority =
+            rest.parse().map_err(|_| wrong("has no host or a malformed one"))?;
         let port = match authority.port() {
-            Some(port) => port
-                .as_str()
-                .parse()
-                .map_err(|_| wrong("has a port past 65535"))?,
+            Some(port) => port.as_str().parse().map_err(|_| wrong("has a port past 65535"))?,
             None if rest.ends_with(']') || !rest.contains(':') => DEFAULT_PORT,
             None => return Err(wrong("has a port that is no number")),
         };
         if authority.host().is_empty() {
             return Err(wrong("has no host"));
         }
-        Ok(Self {
-            host: authority.host().to_owned(),
-            port,
-        })
+        Ok(Self { host: authority.host().to_owned(), port })
     }
 }
 
@@ -140,13 +126,9 @@ impl Timeouts {
     /// The pause after `failures` failures in a row: doubling from the shortest to the longest, and
     /// between half of that and all of it by `jitter` in 0..1, so that ranks do not come in step.
     pub(crate) fn backoff(&self, failures: u32, jitter: f64) -> Duration {
-        let doubled = self
-            .backoff_min
-            .saturating_mul(1 << failures.saturating_sub(1).min(16))
-            .min(self.backoff_max);
-        doubled
-            .mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0)
-            .max(self.backoff_min)
+        let doubled =
+            self.backoff_min.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(self.backoff_max);
+        doubled.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0).max(self.backoff_min)
     }
 }
 
@@ -192,10 +174,7 @@ mod tests {
     fn endpoints_parse_or_say_why_not() {
         let cases = [
             ("http://10.0.0.1:9000", Ok(("10.0.0.1", 9000))),
-            (
-                "http://worker-0.data.svc/",
-                Ok(("worker-0.data.svc", DEFAULT_PORT)),
-            ),
+            ("http://worker-0.data.svc/", Ok(("worker-0.data.svc", DEFAULT_PORT))),
             ("http://[::1]:80", Ok(("::1", 80))),
             ("http://[::1]", Ok(("::1", DEFAULT_PORT))),
             ("https://a:1", Err("http://")),

@@ -95,10 +95,7 @@ impl Tally {
             Some(pace) => pace.mul_f64(1.0 - NEWEST) + own.mul_f64(NEWEST),
             None => own,
         });
-        if self
-            .batches
-            .is_multiple_of(self.layout.micro_batches_per_step())
-        {
+        if self.batches.is_multiple_of(self.layout.micro_batches_per_step()) {
             self.steps += 1;
             if let Some(began) = self.step_began.replace(now) {
                 self.stepped += now - began;
@@ -140,16 +137,13 @@ impl Tally {
         if self.waiting_since.is_some() {
             return pace.saturating_mul(steps);
         }
-        let until_next = self.handed_out_at.map_or(Duration::ZERO, |handed_out| {
-            pace.saturating_sub(now - handed_out)
-        });
+        let until_next =
+            self.handed_out_at.map_or(Duration::ZERO, |handed_out| pace.saturating_sub(now - handed_out));
         until_next.saturating_add(pace.saturating_mul(steps))
     }
 
     pub(crate) fn stats(&self, now: Instant) -> PullerStats {
-        let waiting = self
-            .waiting_since
-            .map_or(Duration::ZERO, |since| now - since);
+        let waiting = self.waiting_since.map_or(Duration::ZERO, |since| now - since);
         PullerStats {
             ready: self.ready,
             outstanding: self.outstanding,
@@ -160,8 +154,7 @@ impl Tally {
             steps: self.steps,
             batches: self.batches,
             pace: self.pace.unwrap_or_default(),
-            consumed: self.begun_at_position
-                + self.steps.saturating_mul(self.layout.global_batch()),
+            consumed: self.begun_at_position + self.steps.saturating_mul(self.layout.global_batch()),
         }
     }
 }
@@ -196,12 +189,7 @@ impl Meter {
     pub(crate) fn new(reporter: Reporter, tally: Tally) -> Self {
         Self {
             reporter: Arc::new(reporter),
-            shared: Arc::new(Mutex::new(Shared {
-                tally,
-                waited_ms: 0,
-                stepped_ms: 0,
-                sequence: 0,
-            })),
+            shared: Arc::new(Mutex::new(Shared { tally, waited_ms: 0, stepped_ms: 0, sequence: 0 })),
         }
     }
 
@@ -323,16 +311,10 @@ mod tests {
         let at = |millis: u64| begin + Duration::from_millis(millis);
         meter.tally(|tally| tally.asked(at(0)));
         let first = meter.report_at(at(2000));
-        assert_eq!(
-            (first.waiting_ms, first.wait_ms, first.step_ms),
-            (2000, 2000, 0)
-        );
+        assert_eq!((first.waiting_ms, first.wait_ms, first.step_ms), (2000, 2000, 0));
         assert!(first.check().is_ok(), "also before the plan is known");
         let second = meter.report_at(at(4000));
-        assert_eq!(
-            (second.waiting_ms, second.wait_ms, second.step_ms),
-            (4000, 2000, 0)
-        );
+        assert_eq!((second.waiting_ms, second.wait_ms, second.step_ms), (4000, 2000, 0));
         // A dropped call that is made again is the same waiting.
         meter.tally(|tally| tally.asked(at(4100)));
         meter.tally(Tally::arrived);
@@ -342,10 +324,7 @@ mod tests {
         meter.tally(|tally| tally.asked(at(6000)));
         meter.tally(|tally| tally.answered(at(6000), true));
         let third = meter.report_at(at(6500));
-        assert_eq!(
-            (third.waiting_ms, third.wait_ms, third.step_ms),
-            (0, 500, 6000)
-        );
+        assert_eq!((third.waiting_ms, third.wait_ms, third.step_ms), (0, 500, 6000));
         assert_eq!((third.consumed, third.sequence, third.target), (88, 3, 6));
         let fourth = meter.report_at(at(8500));
         assert_eq!((fourth.wait_ms, fourth.step_ms, fourth.sequence), (0, 0, 4));

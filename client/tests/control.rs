@@ -1,4 +1,5 @@
 //! Plans, status and reports over the control connections.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 
@@ -13,17 +14,11 @@ async fn a_plan_is_asked_for_until_a_worker_is_ready() {
     gone.kill();
     let fleet = fleet(&[&starting, &gone]);
     let found = fleet.plan(STREAM).await.unwrap();
-    assert_eq!(
-        (found.plan, found.samples_per_epoch),
-        (plan().digest(), 1000)
-    );
+    assert_eq!((found.plan, found.samples_per_epoch), (plan().digest(), 1000));
     assert_eq!(found.facts, plan());
     assert_eq!(found.worker, starting.endpoint());
     let error = fleet.plan("eval").await.unwrap_err();
-    assert!(
-        matches!(error, ClientError::UnknownStream { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, ClientError::UnknownStream { .. }), "{error}");
     assert!(error.to_string().contains("it has: train"), "{error}");
 }
 
@@ -36,10 +31,7 @@ async fn a_plan_that_nobody_gives_is_an_error_with_its_history() {
     let fleet = feedmill_client::Fleet::new(settings).unwrap();
     let error = fleet.plan(STREAM).await.unwrap_err();
     assert!(matches!(error, ClientError::NoAnswer { .. }), "{error}");
-    assert!(
-        error.to_string().contains(&gone.endpoint().to_string()),
-        "{error}"
-    );
+    assert!(error.to_string().contains(&gone.endpoint().to_string()), "{error}");
 }
 
 #[tokio::test]
@@ -88,17 +80,11 @@ async fn ranks_report_to_one_home_and_to_the_next_when_it_is_away() {
         fleet.report(&puller.report()).await.unwrap();
         pullers.push(puller);
     }
-    let homes: Vec<usize> = (0..3)
-        .filter(|i| workers[*i].log(|log| !log.reports.is_empty()))
-        .collect();
+    let homes: Vec<usize> = (0..3).filter(|i| workers[*i].log(|log| !log.reports.is_empty())).collect();
     assert_eq!(homes.len(), 1);
     let home = homes[0];
     workers[home].log(|log| {
-        let ranks: Vec<_> = log
-            .reports
-            .iter()
-            .map(|report| (report.rank, report.size))
-            .collect();
+        let ranks: Vec<_> = log.reports.iter().map(|report| (report.rank, report.size)).collect();
         assert_eq!(ranks, [(0, 2), (1, 2)]);
         let first = &log.reports[0];
         assert_eq!((first.sequence, first.consumed, first.target), (1, 16, 2));
@@ -108,8 +94,7 @@ async fn ranks_report_to_one_home_and_to_the_next_when_it_is_away() {
     for (puller, fleet) in pullers.iter_mut().zip(&fleets) {
         fleet.report(&puller.report()).await.unwrap();
     }
-    let others: Vec<usize> = (0..3)
-        .filter(|i| *i != home && workers[*i].log(|log| log.reports.len() == 2))
-        .collect();
+    let others: Vec<usize> =
+        (0..3).filter(|i| *i != home && workers[*i].log(|log| log.reports.len() == 2)).collect();
     assert_eq!(others.len(), 1);
 }

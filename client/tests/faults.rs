@@ -1,4 +1,5 @@
 //! Whatever single workers do, every rank gets the same batches in the same order.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 
@@ -37,11 +38,7 @@ async fn two_ranks_read_everything(fleet: &Fleet) -> Vec<Batch> {
     let mut second = Puller::new(fleet.clone(), puller_settings(1)).unwrap();
     let (first, second) = tokio::join!(drain(&mut first), drain(&mut second));
     for batches in [&first, &second] {
-        assert!(
-            batches
-                .windows(2)
-                .all(|pair| pair[0].range() < pair[1].range())
-        );
+        assert!(batches.windows(2).all(|pair| pair[0].range() < pair[1].range()));
     }
     let batches: Vec<Batch> = first.into_iter().chain(second).collect();
     let mut positions = Vec::new();
@@ -59,11 +56,7 @@ fn first_time(act: Act) -> impl Fn(&Seen) -> Act + Clone {
     let met: Arc<Mutex<HashSet<Range>>> = Arc::default();
     move |seen| {
         let third = (seen.range.start() / 4).is_multiple_of(3);
-        if third && met.lock().unwrap().insert(seen.range) {
-            act.clone()
-        } else {
-            Act::Batch
-        }
+        if third && met.lock().unwrap().insert(seen.range) { act.clone() } else { Act::Batch }
     }
 }
 
@@ -113,10 +106,7 @@ async fn a_worker_that_never_gives_a_batch_costs_only_requests() {
         _ => Act::Corrupt,
     })
     .await;
-    let (one, two) = (
-        Worker::start(|_| Act::Batch).await,
-        Worker::start(|_| Act::Batch).await,
-    );
+    let (one, two) = (Worker::start(|_| Act::Batch).await, Worker::start(|_| Act::Batch).await);
     two_ranks_read_everything(&fleet(&[&bad, &one, &two])).await;
     assert_eq!(one.requests() + two.requests(), 40);
     assert!((1..=40).contains(&bad.requests()));
@@ -124,16 +114,11 @@ async fn a_worker_that_never_gives_a_batch_costs_only_requests() {
 
 #[tokio::test]
 async fn a_killed_worker_is_replaced_and_asked_again_when_it_is_back() {
-    let mut workers = vec![
-        Worker::start(|_| Act::Hold).await,
-        Worker::start(|_| Act::Batch).await,
-    ];
+    let mut workers = [Worker::start(|_| Act::Hold).await, Worker::start(|_| Act::Batch).await];
     let fleet = fleet(&[&workers[0], &workers[1]]);
     let mut puller = Puller::new(fleet.clone(), puller_settings(0)).unwrap();
     let reading = tokio::spawn(async move { drain(&mut puller).await });
-    workers[0]
-        .until("a request at the one to be killed", |log| log.active > 0)
-        .await;
+    workers[0].until("a request at the one to be killed", |log| log.active > 0).await;
     workers[0].kill();
     assert_eq!(reading.await.unwrap().len(), 20);
     let died_under = workers[0].requests();
@@ -147,20 +132,9 @@ async fn a_killed_worker_is_replaced_and_asked_again_when_it_is_back() {
 
     workers[0].restart().await;
     // It is looked after while ranges are fetched, and takes its part again.
-    let mut second = Puller::new(
-        fleet,
-        PullerSettings {
-            stop: None,
-            ..puller_settings(1)
-        },
-    )
-    .unwrap();
+    let mut second = Puller::new(fleet, PullerSettings { stop: None, ..puller_settings(1) }).unwrap();
     let reading = tokio::spawn(async move { while second.next().await.unwrap().is_some() {} });
-    workers[0]
-        .until("a request after the restart", |log| {
-            log.seen.len() > died_under
-        })
-        .await;
+    workers[0].until("a request after the restart", |log| log.seen.len() > died_under).await;
     reading.abort();
 }
 
@@ -171,17 +145,11 @@ async fn a_frozen_worker_is_found_by_ping() {
     let fleet = fleet(&[&frozen, &well]);
     let mut puller = Puller::new(fleet, puller_settings(0)).unwrap();
     let reading = tokio::spawn(async move { drain(&mut puller).await });
-    frozen
-        .until("a request at the one to be frozen", |log| log.active > 0)
-        .await;
+    frozen.until("a request at the one to be frozen", |log| log.active > 0).await;
     frozen.freeze();
     let batches = reading.await.unwrap();
     assert_eq!(batches.len(), 20);
-    assert!(
-        batches
-            .iter()
-            .all(|batch| *batch.worker() == well.endpoint())
-    );
+    assert!(batches.iter().all(|batch| *batch.worker() == well.endpoint()));
 }
 
 #[tokio::test]
@@ -202,10 +170,7 @@ async fn connections_that_end_in_order_are_opened_again_without_a_lost_range() {
         ];
         two_ranks_read_everything(&fleet(&workers.each_ref())).await;
         let requests: usize = workers.iter().map(Worker::requests).sum();
-        assert_eq!(
-            requests, 40,
-            "a request that was not taken is not seen twice"
-        );
+        assert_eq!(requests, 40, "a request that was not taken is not seen twice");
         let connections: usize = workers.iter().map(|w| w.log(|log| log.connections)).sum();
         assert!(connections > 2, "{connections}");
     }
@@ -218,14 +183,8 @@ async fn nothing_is_asked_before_retry_after_is_over() {
         _ => Act::Batch,
     })
     .await;
-    let mut puller = Puller::new(
-        fleet(&[&worker]),
-        PullerSettings {
-            window: 1,
-            ..puller_settings(0)
-        },
-    )
-    .unwrap();
+    let mut puller =
+        Puller::new(fleet(&[&worker]), PullerSettings { window: 1, ..puller_settings(0) }).unwrap();
     let batch = puller.next().await.unwrap().unwrap();
     let asked = |log: &support::Log| {
         let same = log.seen.iter().filter(|seen| seen.range == batch.range());
@@ -241,25 +200,15 @@ async fn a_draining_worker_is_left_to_the_others() {
     let well = Worker::start(|_| Act::Batch).await;
     two_ranks_read_everything(&fleet(&[&draining, &well])).await;
     assert_eq!(well.requests(), 40);
-    assert!(
-        draining.requests() <= 12,
-        "at most both windows: {}",
-        draining.requests()
-    );
+    assert!(draining.requests() <= 12, "at most both windows: {}", draining.requests());
 }
 
 #[tokio::test]
 async fn a_worker_with_another_plan_is_left_out() {
-    let acts = [
-        Act::OtherPlan(other_plan().digest()),
-        Act::BatchOfPlan(other_plan().digest()),
-    ];
+    let acts = [Act::OtherPlan(other_plan().digest()), Act::BatchOfPlan(other_plan().digest())];
     for act in acts {
         let other = Worker::start(move |_| act.clone()).await;
-        let (one, two) = (
-            Worker::start(|_| Act::Batch).await,
-            Worker::start(|_| Act::Batch).await,
-        );
+        let (one, two) = (Worker::start(|_| Act::Batch).await, Worker::start(|_| Act::Batch).await);
         two_ranks_read_everything(&fleet(&[&other, &one, &two])).await;
         assert_eq!(one.requests() + two.requests(), 40);
         assert!((1..=12).contains(&other.requests()), "{}", other.requests());
@@ -276,11 +225,7 @@ async fn a_worker_that_comes_back_with_the_right_plan_is_asked_again() {
     .await;
     let well = Worker::start(|_| Act::Batch).await;
     let fleet = fleet(&[&other, &well]);
-    let endless = PullerSettings {
-        stop: None,
-        window: 1,
-        ..puller_settings(0)
-    };
+    let endless = PullerSettings { stop: None, window: 1, ..puller_settings(0) };
     let mut puller = Puller::new(fleet, endless).unwrap();
     for _ in 0..20 {
         puller.next().await.unwrap();
@@ -289,29 +234,21 @@ async fn a_worker_that_comes_back_with_the_right_plan_is_asked_again() {
     other.kill();
     other.restart().await;
     let reading = tokio::spawn(async move { while puller.next().await.unwrap().is_some() {} });
-    other
-        .until("a batch after the restart", |log| log.seen.len() > 1)
-        .await;
+    other.until("a batch after the restart", |log| log.seen.len() > 1).await;
     reading.abort();
 }
 
 #[tokio::test]
 async fn a_plan_that_no_worker_has_is_fatal_and_named() {
     let refuse = |_: &Seen| Act::OtherPlan(other_plan().digest());
-    let mut workers = [
-        Worker::start(refuse).await,
-        Worker::start(refuse).await,
-        Worker::start(refuse).await,
-    ];
+    let mut workers = [Worker::start(refuse).await, Worker::start(refuse).await, Worker::start(refuse).await];
     for kill_one in [false, true] {
         if kill_one {
             workers[2].kill();
         }
         let mut puller = Puller::new(fleet(&workers.each_ref()), puller_settings(0)).unwrap();
         let error = puller.next().await.unwrap_err();
-        let ClientError::OtherPlan { workers: named, .. } = &error else {
-            panic!("{error}")
-        };
+        let ClientError::OtherPlan { workers: named, .. } = &error else { panic!("{error}") };
         assert_eq!(named.len(), if kill_one { 2 } else { 3 });
         let text = error.to_string();
         for part in [
@@ -331,14 +268,7 @@ async fn the_first_batch_fixes_the_plan() {
     let hold = Worker::start(|_| Act::Hold).await;
     let other = Worker::start_with(other_plan(), None, 0, |_| Act::Hold).await;
     let fleet = fleet(&[&hold, &other]);
-    let mut puller = Puller::new(
-        fleet,
-        PullerSettings {
-            plan: None,
-            ..puller_settings(0)
-        },
-    )
-    .unwrap();
+    let mut puller = Puller::new(fleet, PullerSettings { plan: None, ..puller_settings(0) }).unwrap();
     let reading = tokio::spawn(async move {
         let first = puller.next().await.unwrap().unwrap();
         (first, puller)
@@ -351,15 +281,13 @@ async fn the_first_batch_fixes_the_plan() {
     }
     let at_hold = hold.log(|log| log.held.clone());
     hold.release(at_hold[0]);
-    hold.until("the answer", |log| !log.held.contains(&at_hold[0]))
-        .await;
+    hold.until("the answer", |log| !log.held.contains(&at_hold[0])).await;
     let rest = at_hold.len() - 1;
     // What the other one answers now is refused, and its part comes over.
     for range in other.log(|log| log.held.clone()) {
         other.release(range);
     }
-    hold.until("the other one's part", |log| log.held.len() > rest)
-        .await;
+    hold.until("the other one's part", |log| log.held.len() > rest).await;
     for number in 0..48u64 {
         hold.release(Range::new(number * 4, number * 4 + 4).unwrap());
     }
@@ -401,12 +329,10 @@ async fn giving_up_tells_the_last_attempts_and_is_not_final() {
     let answers = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let worker = {
         let answers = Arc::clone(&answers);
-        Worker::start(
-            move |_| match answers.load(std::sync::atomic::Ordering::SeqCst) {
-                true => Act::Batch,
-                false => Act::Problem(500, problem_kind::INTERNAL),
-            },
-        )
+        Worker::start(move |_| match answers.load(std::sync::atomic::Ordering::SeqCst) {
+            true => Act::Batch,
+            false => Act::Problem(500, problem_kind::INTERNAL),
+        })
         .await
     };
     let mut settings = settings(&[&worker]);
@@ -414,9 +340,7 @@ async fn giving_up_tells_the_last_attempts_and_is_not_final() {
     settings.timeouts.warning = std::time::Duration::from_millis(100);
     let mut puller = Puller::new(Fleet::new(settings).unwrap(), puller_settings(0)).unwrap();
     let error = puller.next().await.unwrap_err();
-    let ClientError::TimedOut { history, .. } = &error else {
-        panic!("{error}")
-    };
+    let ClientError::TimedOut { history, .. } = &error else { panic!("{error}") };
     assert!(history.count() >= 2);
     let attempt = history.attempts().next().unwrap();
     assert_eq!(attempt.worker, worker.endpoint());

@@ -1,4 +1,5 @@
 //! The window: how much is outstanding, in which order it comes out, what it says of itself.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 
@@ -37,9 +38,7 @@ async fn the_window_fills_and_is_never_exceeded() {
             taken.send(batch.range()).unwrap();
         }
     });
-    worker
-        .until("a full window", |log| log.held.len() == 5)
-        .await;
+    worker.until("a full window", |log| log.held.len() == 5).await;
     assert_eq!((meter.stats().outstanding, meter.stats().ready), (5, 0));
     // The last four of the window are there, the first is not: nothing comes out, nothing more is asked.
     for number in 1..5 {
@@ -52,9 +51,7 @@ async fn the_window_fills_and_is_never_exceeded() {
     assert_eq!((meter.stats().outstanding, worker.requests()), (1, 5));
     assert!(counts.try_recv().is_err());
     worker.release(range_of(0));
-    worker
-        .until("the next five", |log| log.seen.len() == 10)
-        .await;
+    worker.until("the next five", |log| log.seen.len() == 10).await;
     for number in 5..20 {
         worker.release(range_of(number));
     }
@@ -78,9 +75,7 @@ async fn a_dropped_puller_takes_its_requests_back() {
         }
     }
     drop(puller);
-    worker
-        .until("seven resets", |log| log.cancelled == 7 && log.active == 0)
-        .await;
+    worker.until("seven resets", |log| log.cancelled == 7 && log.active == 0).await;
 }
 
 #[tokio::test]
@@ -89,39 +84,27 @@ async fn a_connection_never_carries_more_streams_than_its_window_bears() {
     let fleet = fleet(&[&worker]);
     let mut pullers: Vec<Puller> = (0..2)
         .map(|rank| {
-            let settings = PullerSettings {
-                layout: RankLayout::new(4, 2, 2).unwrap(),
-                rank,
-                ..one_rank(20, 100)
-            };
+            let settings =
+                PullerSettings { layout: RankLayout::new(4, 2, 2).unwrap(), rank, ..one_rank(20, 100) };
             Puller::new(fleet.clone(), settings).unwrap()
         })
         .collect();
-    let [first, second] = &mut pullers[..] else {
-        unreachable!()
-    };
+    let [first, second] = &mut pullers[..] else { unreachable!() };
     let reading = async { tokio::join!(first.next(), second.next()) };
     let full = async {
-        worker
-            .until("a full connection", |log| log.active == 15)
-            .await;
+        worker.until("a full connection", |log| log.active == 15).await;
         // One rank has all places; the other's first range is the most urgent in line.
         for number in [0, 1] {
             worker.release(range_of(number));
         }
-        worker
-            .until("the next two in line", |log| log.seen.len() == 17)
-            .await;
+        worker.until("the next two in line", |log| log.seen.len() == 17).await;
     };
     tokio::join!(full, async {
         let (first, second) = reading.await;
         first.unwrap().unwrap();
         second.unwrap().unwrap();
     });
-    assert_eq!(
-        worker.log(|log| (log.most_active, log.connections)),
-        (15, 1)
-    );
+    assert_eq!(worker.log(|log| (log.most_active, log.connections)), (15, 1));
 }
 
 #[tokio::test]
@@ -150,25 +133,15 @@ async fn requests_say_who_asks_how_urgently_and_where_the_trainer_ends() {
     let worker = Worker::start(|_| Act::Batch).await;
     let mut puller = Puller::new(fleet(&[&worker]), one_rank(4, 100)).unwrap();
     puller.next().await.unwrap().unwrap();
-    worker
-        .until("the first window", |log| log.seen.len() >= 4)
-        .await;
+    worker.until("the first window", |log| log.seen.len() >= 4).await;
     worker.log(|log| {
         let needs: Vec<u64> = log.seen[..4].iter().map(|seen| seen.need).collect();
         assert_eq!(needs[0], 0, "the first is waited for");
         assert!(needs.windows(2).all(|pair| pair[0] < pair[1]), "{needs:?}");
-        assert!(
-            log.seen
-                .iter()
-                .all(|seen| seen.run == "run-1/0" && seen.query == "stop=200")
-        );
+        assert!(log.seen.iter().all(|seen| seen.run == "run-1/0" && seen.query == "stop=200"));
     });
     puller.next().await.unwrap().unwrap();
-    worker
-        .until("a request after the first answer", |log| {
-            log.seen.len() >= 6
-        })
-        .await;
+    worker.until("a request after the first answer", |log| log.seen.len() >= 6).await;
     let digest = plan().digest().to_string();
     assert_eq!(worker.log(|log| log.seen[5].plan.clone()), Some(digest));
 }
@@ -177,11 +150,7 @@ async fn requests_say_who_asks_how_urgently_and_where_the_trainer_ends() {
 async fn the_last_step_is_whole_and_then_comes_no_more() {
     let worker = Worker::start(|_| Act::Batch).await;
     // 5 positions after 8 make two steps of 4: the second is padded with filler by the worker.
-    let settings = PullerSettings {
-        consumed: 8,
-        stop: Some(13),
-        ..one_rank(16, 0)
-    };
+    let settings = PullerSettings { consumed: 8, stop: Some(13), ..one_rank(16, 0) };
     let mut puller = Puller::new(fleet(&[&worker]), settings).unwrap();
     let mut starts = Vec::new();
     while let Some(batch) = puller.next().await.unwrap() {
@@ -194,20 +163,13 @@ async fn the_last_step_is_whole_and_then_comes_no_more() {
 #[tokio::test]
 async fn the_last_position_is_read_and_then_it_is_an_error() {
     let worker = Worker::start(|_| Act::Batch).await;
-    let settings = PullerSettings {
-        consumed: POSITION_END - 4,
-        stop: None,
-        ..one_rank(3, 0)
-    };
+    let settings = PullerSettings { consumed: POSITION_END - 4, stop: None, ..one_rank(3, 0) };
     let mut puller = Puller::new(fleet(&[&worker]), settings.clone()).unwrap();
     for _ in 0..2 {
         puller.next().await.unwrap().unwrap();
     }
     assert!(puller.next().await.is_err());
-    let beyond = PullerSettings {
-        consumed: POSITION_END,
-        ..settings
-    };
+    let beyond = PullerSettings { consumed: POSITION_END, ..settings };
     assert!(Puller::new(fleet(&[&worker]), beyond).is_err());
 }
 
@@ -216,10 +178,7 @@ async fn settings_that_make_no_sense_are_refused() {
     let fleet = fleet(&[]);
     let window = Puller::new(fleet.clone(), one_rank(0, 1)).err().unwrap();
     assert!(window.to_string().contains("window"), "{window}");
-    let rank = PullerSettings {
-        rank: 1,
-        ..one_rank(1, 1)
-    };
+    let rank = PullerSettings { rank: 1, ..one_rank(1, 1) };
     assert!(Puller::new(fleet.clone(), rank).is_err());
     for run in ["", "a b", "a\r\nb"] {
         let mut settings = settings(&[]);
@@ -273,12 +232,7 @@ async fn in_random_order(seed: u64, window: usize, count: usize) {
             }
             let held: Vec<(usize, Range)> = (0..workers.len())
                 .flat_map(|index| {
-                    workers[index].log(|log| {
-                        log.held
-                            .iter()
-                            .map(|range| (index, *range))
-                            .collect::<Vec<_>>()
-                    })
+                    workers[index].log(|log| log.held.iter().map(|range| (index, *range)).collect::<Vec<_>>())
                 })
                 .collect();
             if let Some((index, range)) = random.choice(&held) {

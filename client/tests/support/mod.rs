@@ -16,8 +16,8 @@ use feedmill_client::{Endpoint, Fleet, FleetSettings, Timeouts};
 use feedmill_protocol::frame::{BatchShape, FORMAT_VERSION, write_header};
 use feedmill_protocol::hash::SampleHasher;
 use feedmill_protocol::http::{
-    CONTENT_PROBLEM, CONTENT_SAFETENSORS, HEADER_DEATHS, HEADER_NEED, HEADER_PLAN, HEADER_RUN,
-    PATH_LIVE, PATH_PLAN, PATH_REPORTS, PATH_STATUS, Problem, problem_kind,
+    CONTENT_PROBLEM, CONTENT_SAFETENSORS, HEADER_DEATHS, HEADER_NEED, HEADER_PLAN, HEADER_RUN, PATH_LIVE,
+    PATH_PLAN, PATH_REPORTS, PATH_STATUS, Problem, problem_kind,
 };
 use feedmill_protocol::plan::{Plan, PlanDigest};
 use feedmill_protocol::position::Range;
@@ -157,11 +157,7 @@ impl Worker {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = Some(tokio::spawn(serve(listener, Arc::clone(&shared))));
-        Self {
-            address,
-            shared,
-            serving,
-        }
+        Self { address, shared, serving }
     }
 
     pub fn endpoint(&self) -> Endpoint {
@@ -211,10 +207,7 @@ impl Worker {
                 changes.changed().await.unwrap();
             }
         };
-        if tokio::time::timeout(Duration::from_secs(30), wait)
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(Duration::from_secs(30), wait).await.is_err() {
             panic!("never came: {what}");
         }
     }
@@ -248,10 +241,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn connection(socket: TcpStream, shared: Arc<Shared>) {
     socket.set_nodelay(true).unwrap();
-    let socket = Freezable {
-        socket,
-        shared: Arc::clone(&shared),
-    };
+    let socket = Freezable { socket, shared: Arc::clone(&shared) };
     let enough = Arc::new(Notify::new());
     let count = Arc::new(AtomicUsize::new(0));
     let service = {
@@ -264,8 +254,7 @@ async fn connection(socket: TcpStream, shared: Arc<Shared>) {
             answer(request, Arc::clone(&shared))
         })
     };
-    let served =
-        http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), service);
+    let served = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), service);
     tokio::pin!(served);
     tokio::select! {
         _ = &mut served => {}
@@ -331,11 +320,7 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Answe
         PATH_LIVE => whole(200, "text/plain", Bytes::new()),
         PATH_PLAN => {
             let not_ready =
-                shared
-                    .not_ready
-                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                        left.checked_sub(1)
-                    });
+                shared.not_ready.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
             if not_ready.is_ok() {
                 return Ok(problem(503, problem_kind::NOT_READY));
             }
@@ -394,11 +379,7 @@ async fn batch(request: &Request<Incoming>, path: &str, shared: &Arc<Shared>) ->
         log.active += 1;
         log.most_active = log.most_active.max(log.active);
     });
-    let mut active = Active {
-        shared: Arc::clone(shared),
-        range,
-        answered: false,
-    };
+    let mut active = Active { shared: Arc::clone(shared), range, answered: false };
     let act = (shared.script)(&seen);
     if matches!(act, Act::Hold) {
         let release = shared.release_of(range);
@@ -471,14 +452,8 @@ async fn batch(request: &Request<Incoming>, path: &str, shared: &Arc<Shared>) ->
 }
 
 fn whole(status: u16, kind: &str, bytes: Bytes) -> Answer {
-    let body = Full::new(bytes)
-        .map_err(|never: Infallible| match never {})
-        .boxed();
-    Response::builder()
-        .status(status)
-        .header("content-type", kind)
-        .body(body)
-        .unwrap()
+    let body = Full::new(bytes).map_err(|never: Infallible| match never {}).boxed();
+    Response::builder().status(status).header("content-type", kind).body(body).unwrap()
 }
 
 fn safetensors_head(plan: PlanDigest, length: usize) -> http::response::Builder {
@@ -490,9 +465,7 @@ fn safetensors_head(plan: PlanDigest, length: usize) -> http::response::Builder 
 
 fn safetensors(bytes: Bytes, plan: PlanDigest, length: Option<usize>) -> Answer {
     let length = length.unwrap_or(bytes.len());
-    let body = Full::new(bytes)
-        .map_err(|never: Infallible| match never {})
-        .boxed();
+    let body = Full::new(bytes).map_err(|never: Infallible| match never {}).boxed();
     safetensors_head(plan, length).body(body).unwrap()
 }
 
@@ -512,10 +485,7 @@ fn problem(status: u16, kind: &str) -> Answer {
 }
 
 fn status(plan: String) -> WorkerStatus {
-    let stream = StreamStatus {
-        plan,
-        samples_per_epoch: 1000,
-    };
+    let stream = StreamStatus { plan, samples_per_epoch: 1000 };
     WorkerStatus {
         worker: "scripted".into(),
         version: "0".into(),
@@ -537,20 +507,10 @@ fn status(plan: String) -> WorkerStatus {
 /// The frame of a range: one token, one picture of one patch per row, all from the position.
 pub fn frame(range: Range, plan: PlanDigest) -> Vec<u8> {
     let rows = range.len() as usize;
-    let shape = BatchShape {
-        samples: rows,
-        tokens: rows,
-        images: rows,
-        patches: rows,
-        patch_bytes: 12,
-    };
+    let shape = BatchShape { samples: rows, tokens: rows, images: rows, patches: rows, patch_bytes: 12 };
     let mut bytes = write_header(
         &shape.tensors(),
-        &[
-            ("format", FORMAT_VERSION),
-            ("plan", &plan.to_string()),
-            ("range", &range.to_string()),
-        ],
+        &[("format", FORMAT_VERSION), ("plan", &plan.to_string()), ("range", &range.to_string())],
     );
     let patch = |position: u64| [(position % 251) as u8; 12];
     let token = |position: u64| (position % 150_000) as i32;
@@ -574,10 +534,7 @@ pub fn frame(range: Range, plan: PlanDigest) -> Vec<u8> {
 
 /// Short times, so that faults are found within a test's patience.
 pub fn settings(workers: &[&Worker]) -> FleetSettings {
-    let mut settings = FleetSettings::new(
-        "run-1",
-        workers.iter().map(|worker| worker.endpoint()).collect(),
-    );
+    let mut settings = FleetSettings::new("run-1", workers.iter().map(|worker| worker.endpoint()).collect());
     settings.timeouts = Timeouts {
         total: Duration::from_secs(30),
         keep_alive_interval: Duration::from_millis(100),
