@@ -62,9 +62,7 @@ fn record(seed: usize) -> Vec<u8> {
     let mut text = |length: usize| {
         let mut text = String::new();
         while text.len() < length {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             text.push_str(WORDS[(state >> 33) as usize % WORDS.len()]);
             text.push(' ');
         }
@@ -85,26 +83,15 @@ fn read(directory: &Path, name: &str) -> Option<Vec<u8>> {
     }
     let packed = fs::read(directory.join(format!("{name}.gz"))).ok()?;
     let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(&packed[..])
-        .read_to_end(&mut bytes)
-        .ok()?;
+    flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
 fn main() {
-    let directory = std::env::args()
-        .skip(1)
-        .find(|argument| !argument.starts_with('-'))
-        .map_or_else(
-            || {
-                Path::new(concat!(
-                    env!("CARGO_MANIFEST_DIR"),
-                    "/../tests/golden/tokenizer"
-                ))
-                .to_path_buf()
-            },
-            PathBuf::from,
-        );
+    let directory = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map_or_else(
+        || Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tokenizer")).to_path_buf(),
+        PathBuf::from,
+    );
     let files = ProcessorFiles {
         tokenizer_json: read(&directory, "tokenizer.json").expect("tokenizer.json"),
         tokenizer_config_json: read(&directory, "tokenizer_config.json"),
@@ -126,10 +113,8 @@ fn main() {
     .expect("built-in template");
 
     let records: Vec<Vec<u8>> = (0..RECORDS).map(record).collect();
-    let conversations: Vec<_> = records
-        .iter()
-        .map(|record| parse_record(record, RecordShape::Messages).expect("record"))
-        .collect();
+    let conversations: Vec<_> =
+        records.iter().map(|record| parse_record(record, RecordShape::Messages).expect("record")).collect();
     let per_record = |times: Vec<f64>| median(times) * 1e6 / RECORDS as f64;
     let parse_us = per_record(
         (0..ROUNDS)

@@ -81,9 +81,7 @@ impl Controls {
             })
             .collect();
         if tokens.len() > WINDOW as usize {
-            return Err(TokenizerError::AddedTokens {
-                why: "more than 256 are control tokens",
-            });
+            return Err(TokenizerError::AddedTokens { why: "more than 256 are control tokens" });
         }
         let automaton = |contents: Vec<String>| -> Result<Option<AhoCorasick>, TokenizerError> {
             if contents.is_empty() {
@@ -91,20 +89,12 @@ impl Controls {
             }
             leftmost_longest(&contents).map(Some)
         };
-        let turn_indices: Vec<usize> = tokens
-            .iter()
-            .enumerate()
-            .filter(|(_, token)| token.turn)
-            .map(|(index, _)| index)
-            .collect();
+        let turn_indices: Vec<usize> =
+            tokens.iter().enumerate().filter(|(_, token)| token.turn).map(|(index, _)| index).collect();
         Ok(Self {
             every: automaton(tokens.iter().map(|token| token.content.clone()).collect())?,
             turn: automaton(
-                tokens
-                    .iter()
-                    .filter(|token| token.turn)
-                    .map(|token| token.content.clone())
-                    .collect(),
+                tokens.iter().filter(|token| token.turn).map(|token| token.content.clone()).collect(),
             )?,
             turn_indices,
             tokens,
@@ -116,11 +106,7 @@ impl Controls {
     }
 
     /// Finds what `hide` hides: (index of the token, range), leftmost first and then longest.
-    fn find<'a>(
-        &'a self,
-        text: &'a str,
-        hide: Hide,
-    ) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
+    fn find<'a>(&'a self, text: &'a str, hide: Hide) -> impl Iterator<Item = (usize, Range<usize>)> + 'a {
         let automaton = match hide {
             Hide::Every => &self.every,
             Hide::Turn => &self.turn,
@@ -138,9 +124,7 @@ impl Controls {
     }
 
     fn contains(&self, text: &str) -> bool {
-        self.every
-            .as_ref()
-            .is_some_and(|automaton| automaton.is_match(text))
+        self.every.as_ref().is_some_and(|automaton| automaton.is_match(text))
     }
 
     /// Gives the means to hide a conversation's control tokens, or `None` if it holds none of them. An error if every
@@ -164,14 +148,8 @@ impl Controls {
                     .map(|character| (character - PRIVATE_FIRST) / WINDOW),
             );
         });
-        let window = (0..WINDOWS)
-            .find(|window| !taken.contains(window))
-            .ok_or(NoPrivateCharacter)?;
-        Ok(Some(Hider {
-            controls: self,
-            first: PRIVATE_FIRST + window * WINDOW,
-            assistant,
-        }))
+        let window = (0..WINDOWS).find(|window| !taken.contains(window)).ok_or(NoPrivateCharacter)?;
+        Ok(Some(Hider { controls: self, first: PRIVATE_FIRST + window * WINDOW, assistant }))
     }
 }
 
@@ -193,10 +171,7 @@ pub struct NoPrivateCharacter;
 /// Calls `visit` with every text of a conversation that a template may write, adjacent text parts joined.
 fn each_text(conversation: &Conversation, mut visit: impl FnMut(&str)) {
     for message in &conversation.messages {
-        for run in message
-            .parts
-            .chunk_by(|left, right| is_text(left) && is_text(right))
-        {
+        for run in message.parts.chunk_by(|left, right| is_text(left) && is_text(right)) {
             match run {
                 [Part::Text(text)] => visit(text),
                 [Part::Image(_)] => {}
@@ -324,10 +299,7 @@ impl Hider<'_> {
                 Some((token, control)) => {
                     let start = text.len();
                     text.push_str(&control.content);
-                    cuts.push(Cut {
-                        range: start..text.len(),
-                        token,
-                    });
+                    cuts.push(Cut { range: start..text.len(), token });
                 }
             }
         }

@@ -12,9 +12,7 @@ mod tests;
 use std::ops::Range;
 
 pub use load::LoadError;
-pub use settings::{
-    ControlTokensAssistant, LabelSettings, ProcessorFiles, TemplateChoice, TextSettings,
-};
+pub use settings::{ControlTokensAssistant, LabelSettings, ProcessorFiles, TemplateChoice, TextSettings};
 
 pub use crate::control::NoPrivateCharacter;
 pub use crate::template::{BuiltinTemplate, Date, DateError, TemplateError};
@@ -152,11 +150,7 @@ impl Prepared {
 
     /// Length after [`Self::expand`] with these sizes, without building the row; saturates.
     pub fn expanded_len(&self, tokens_per_image: &[u32]) -> usize {
-        tokens_per_image
-            .iter()
-            .fold(self.text_len(), |sum, tokens| {
-                sum.saturating_add(*tokens as usize)
-            })
+        tokens_per_image.iter().fold(self.text_len(), |sum, tokens| sum.saturating_add(*tokens as usize))
     }
 
     /// Tokens that are learnt; at least one.
@@ -211,6 +205,9 @@ impl TextProcessor {
                 images: conversation.images.len(),
             });
         }
+        if self.settings.sanitize && !self.vision_tokens_frame_images(&prepared) {
+            return Err(LayoutError::Vision.into());
+        }
         if !prepared.loss_mask.contains(&1) {
             return Err(EncodeError::NoSupervision);
         }
@@ -248,10 +245,7 @@ impl TextProcessor {
 
     /// The text of ids, for people: lossy where a character is cut, image placeholders as they are.
     pub fn decode(&self, ids: &[i32]) -> String {
-        let ids: Vec<u32> = ids
-            .iter()
-            .filter_map(|id| u32::try_from(*id).ok())
-            .collect();
+        let ids: Vec<u32> = ids.iter().filter_map(|id| u32::try_from(*id).ok()).collect();
         self.tokenizer.decode(&ids)
     }
 
@@ -274,11 +268,7 @@ impl TextProcessor {
             return unwritten("tool descriptions");
         }
         let messages = &conversation.messages;
-        if !self.writes.calls
-            && messages
-                .iter()
-                .any(|message| !message.tool_calls.is_empty())
-        {
+        if !self.writes.calls && messages.iter().any(|message| !message.tool_calls.is_empty()) {
             return unwritten("tool calls");
         }
         if !self.writes.answers && messages.iter().any(|message| message.role == Role::Tool) {
@@ -293,36 +283,25 @@ impl TextProcessor {
             ControlTokensAssistant::KeepContent => Hide::Turn,
             ControlTokensAssistant::Escape => Hide::Every,
         };
-        let hider = self.controls.hider(conversation, assistant)?;
-        let marked = self.template.render(conversation, hider.as_ref())?;
-        let (text, marks) = if self.template.marks_generation {
-            layout::take_marks(&marked)?
-        } else {
-            (marked, Vec::new())
+        let Some(hider) = self.controls.hider(conversation, assistant)? else {
+            let text = self.template.render(conversation, None)?;
+            return Ok(self.without_marks(text, Vec::new())?);
         };
-        let Some(hider) = hider else {
-            return Ok(Rendered {
-                text,
-                cuts: Vec::new(),
-                marks,
-            });
-        };
-        let (restored, cuts) = hider.restore(&text);
-        let marks = layout::move_marks(&marks, &text, &restored, &cuts);
+        let hidden = self.template.render(conversation, Some(&hider))?;
+        let (text, cuts) = hider.restore(&hidden);
         // A template that looks at control tokens in record text wrote something else than it would have written.
-        let (plain, _) = if self.template.marks_generation {
-            layout::take_marks(&self.template.render(conversation, None)?)?
-        } else {
-            (self.template.render(conversation, None)?, Vec::new())
-        };
-        if plain != restored {
+        if self.template.render(conversation, None)? != text {
             return Err(LayoutError::LooksAtControlTokens.into());
         }
-        Ok(Rendered {
-            text: restored,
-            cuts,
-            marks,
-        })
+        Ok(self.without_marks(text, cuts)?)
+    }
+
+    fn without_marks(&self, text: String, cuts: Vec<Cut>) -> Result<Rendered, LayoutError> {
+        if self.template.marks_generation {
+            layout::take_marks(&text, cuts)
+        } else {
+            Ok(Rendered { text, cuts, marks: Vec::new() })
+        }
     }
 
     /// What is learnt, as byte ranges of the rendered text, in order.
@@ -336,16 +315,10 @@ impl TextProcessor {
         } else {
             rendered.assistant_turns(&self.tokenizer, self.settings.labels.include_newline)?
         };
-        let assistants: Vec<_> = conversation
-            .messages
-            .iter()
-            .filter(|message| message.role == Role::Assistant)
-            .collect();
+        let assistants: Vec<_> =
+            conversation.messages.iter().filter(|message| message.role == Role::Assistant).collect();
         if turns.len() != assistants.len() {
-            return Err(LayoutError::Turns {
-                written: turns.len(),
-                messages: assistants.len(),
-            });
+            return Err(LayoutError::Turns { written: turns.len(), messages: assistants.len() });
         }
         let last = assistants.len().saturating_sub(1);
         Ok(turns
@@ -353,31 +326,28 @@ impl TextProcessor {
             .zip(assistants)
             .enumerate()
             .filter(|(index, (_, message))| {
-                message.loss.unwrap_or(true)
-                    && (!self.settings.labels.last_turn_only || *index == last)
+                message.loss.unwrap_or(true) && (!self.settings.labels.last_turn_only || *index == last)
             })
             .map(|(_, (span, _))| span)
             .collect())
     }
 
-    fn tokenize(
-        &self,
-        rendered: &Rendered,
-        spans: &[Range<usize>],
-    ) -> Result<Prepared, EncodeError> {
+    /// Vision tokens come from the template alone, so there are as many as images ask for.
+    fn vision_tokens_frame_images(&self, prepared: &Prepared) -> bool {
+        let count = |id: i32| prepared.tokens.iter().filter(|token| **token == id).count();
+        let images = prepared.images.len();
+        count(self.ids.vision_start) == images
+            && count(self.ids.vision_end) == images
+            && self.ids.video_pad.is_none_or(|id| count(id) == 0)
+    }
+
+    fn tokenize(&self, rendered: &Rendered, spans: &[Range<usize>]) -> Result<Prepared, EncodeError> {
         let mut row = layout::Row::new(&self.tokenizer, spans);
-        let cuts: &[Cut] = if self.settings.sanitize {
-            &rendered.cuts
-        } else {
-            &[]
-        };
+        let cuts: &[Cut] = if self.settings.sanitize { &rendered.cuts } else { &[] };
         let mut done = 0;
         for cut in cuts {
             row.text(&rendered.text, done..cut.range.start)?;
-            let ids = self
-                .controls
-                .token(cut.token)
-                .map(|token| token.plain_ids.as_slice());
+            let ids = self.controls.token(cut.token).map(|token| token.plain_ids.as_slice());
             row.ids(ids.unwrap_or_default(), &cut.range);
             done = cut.range.end;
         }
@@ -392,11 +362,7 @@ impl TextProcessor {
             .collect();
         Ok(Prepared {
             // Ids are checked to fit i32 when the vocabulary is loaded.
-            tokens: row
-                .ids
-                .iter()
-                .map(|id| i32::try_from(*id).unwrap_or_default())
-                .collect(),
+            tokens: row.ids.iter().map(|id| i32::try_from(*id).unwrap_or_default()).collect(),
             loss_mask: row.loss_mask,
             images,
         })

@@ -126,9 +126,7 @@ pub struct Conversation {
 
 /// Tells the shape from a data set's first records: the one that most of them have. Lines that are no JSON objects do
 /// not vote.
-pub fn detect_shape<'a>(
-    first_records: impl Iterator<Item = &'a [u8]>,
-) -> Result<RecordShape, ShapeError> {
+pub fn detect_shape<'a>(first_records: impl Iterator<Item = &'a [u8]>) -> Result<RecordShape, ShapeError> {
     let (mut records, mut conversations, mut messages) = (0, 0, 0);
     for line in first_records {
         records += 1;
@@ -146,34 +144,17 @@ pub fn detect_shape<'a>(
         std::cmp::Ordering::Greater => Ok(RecordShape::Conversations),
         std::cmp::Ordering::Less => Ok(RecordShape::Messages),
         std::cmp::Ordering::Equal if conversations == 0 => Err(ShapeError::Unknown { records }),
-        std::cmp::Ordering::Equal => Err(ShapeError::Mixed {
-            conversations,
-            messages,
-        }),
+        std::cmp::Ordering::Equal => Err(ShapeError::Mixed { conversations, messages }),
     }
 }
 
 /// Keys that name content of another kind, at any level.
-const OTHER_MODALITIES: [&str; 8] = [
-    "video",
-    "videos",
-    "video_url",
-    "audio",
-    "audios",
-    "audio_url",
-    "input_audio",
-    "speech",
-];
+const OTHER_MODALITIES: [&str; 8] =
+    ["video", "videos", "video_url", "audio", "audios", "audio_url", "input_audio", "speech"];
 
 /// Keys that would change an image's size, at any level.
-const SIZE_FIELDS: [&str; 6] = [
-    "min_pixels",
-    "max_pixels",
-    "total_pixels",
-    "resized_height",
-    "resized_width",
-    "nframes",
-];
+const SIZE_FIELDS: [&str; 6] =
+    ["min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width", "nframes"];
 
 /// Reads one line. Memory is bounded by the line's length times a small factor.
 pub fn parse_record(line: &[u8], shape: RecordShape) -> Result<Conversation, RecordError> {

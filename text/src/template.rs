@@ -39,9 +39,7 @@ pub enum TemplateError {
     #[error("chat template failed: {0}")]
     Render(String),
     /// The template asks for today's date.
-    #[error(
-        "chat template asks for the date; set a date, so that the same record gives the same tokens"
-    )]
+    #[error("chat template asks for the date; set a date, so that the same record gives the same tokens")]
     NeedsDate,
     /// The template's source holds characters that are used to mark text.
     #[error("chat template holds private characters of plane 16")]
@@ -54,10 +52,7 @@ impl ChatTemplate {
         date: Option<Date>,
         globals: Vec<(String, Value)>,
     ) -> Result<Self, TemplateError> {
-        if source
-            .chars()
-            .any(|character| u32::from(character) >= 0x10_0000)
-        {
+        if source.chars().any(|character| u32::from(character) >= 0x10_0000) {
             return Err(TemplateError::PrivateCharacters);
         }
         if date.is_none() && source.contains("strftime_now") {
@@ -72,31 +67,21 @@ impl ChatTemplate {
             .map_err(|error| TemplateError::Compile(error.to_string()))?;
         environment.set_syntax(syntax);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", python_json::tojson);
         environment.add_filter("feedmill_generation", |text: String| {
             format!("{GENERATION_START}{text}{GENERATION_END}")
         });
-        environment.add_function(
-            "raise_exception",
-            |message: String| -> Result<Value, Error> {
-                Err(Error::new(ErrorKind::InvalidOperation, message))
-            },
-        );
+        environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
         if let Some(date) = date {
-            environment.add_function("strftime_now", move |format: String, _: Kwargs| {
-                date.format(&format)
-            });
+            environment.add_function("strftime_now", move |format: String, _: Kwargs| date.format(&format));
         }
         environment
             .add_template_owned(NAME, source)
             .map_err(|error| TemplateError::Compile(error.to_string()))?;
-        Ok(Self {
-            environment,
-            globals,
-            marks_generation,
-        })
+        Ok(Self { environment, globals, marks_generation })
     }
 
     /// The whole conversation at once, without a prompt for another turn.
@@ -107,9 +92,7 @@ impl ChatTemplate {
     ) -> Result<String, TemplateError> {
         let failed = |error: Error| TemplateError::Render(describe(&error));
         let template = self.environment.get_template(NAME).map_err(failed)?;
-        template
-            .render(context::build(conversation, hider, &self.globals))
-            .map_err(failed)
+        template.render(context::build(conversation, hider, &self.globals)).map_err(failed)
     }
 }
 
@@ -148,11 +131,7 @@ fn mark_generation(source: &str) -> (String, bool) {
         match name {
             "generation" | "endgeneration" => {
                 found = true;
-                let block = if name == "generation" {
-                    "filter feedmill_generation"
-                } else {
-                    "endfilter"
-                };
+                let block = if name == "generation" { "filter feedmill_generation" } else { "endfilter" };
                 marked.push_str(&tag.replacen(name, block, 1));
             }
             _ => marked.push_str(tag),

@@ -1,5 +1,7 @@
 //! Records, ids and labels against what transformers makes of the same conversations.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
@@ -8,8 +10,8 @@ use std::sync::OnceLock;
 
 use feedmill_text::fault::FaultClass;
 use feedmill_text::processor::{
-    BuiltinTemplate, ControlTokensAssistant, Encoded, ProcessorFiles, TemplateChoice,
-    TextProcessor, TextSettings,
+    BuiltinTemplate, ControlTokensAssistant, Encoded, ProcessorFiles, TemplateChoice, TextProcessor,
+    TextSettings,
 };
 use feedmill_text::record::{ImageReference, RecordShape, ShapeError, detect_shape, parse_record};
 use flate2::read::GzDecoder;
@@ -55,10 +57,7 @@ struct Sample {
 
 impl Sample {
     fn tokens_per_image(&self) -> Vec<u32> {
-        self.images
-            .iter()
-            .map(|image| image.grid_thw[1] * image.grid_thw[2] / 4)
-            .collect()
+        self.images.iter().map(|image| image.grid_thw[1] * image.grid_thw[2] / 4).collect()
     }
 
     fn kept(&self) -> &Row {
@@ -99,10 +98,7 @@ fn keep_content() -> &'static TextProcessor {
 }
 
 fn escape() -> TextSettings {
-    TextSettings {
-        control_tokens_assistant: ControlTokensAssistant::Escape,
-        ..TextSettings::default()
-    }
+    TextSettings { control_tokens_assistant: ControlTokensAssistant::Escape, ..TextSettings::default() }
 }
 
 fn shape(manifest: &str) -> RecordShape {
@@ -114,11 +110,7 @@ fn shape(manifest: &str) -> RecordShape {
 }
 
 fn lines(manifest: &str) -> Vec<Vec<u8>> {
-    read(manifest)
-        .split(|byte| *byte == b'\n')
-        .filter(|line| !line.is_empty())
-        .map(<[u8]>::to_vec)
-        .collect()
+    read(manifest).split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect()
 }
 
 fn assert_row(name: &str, encoded: &Encoded, expected: &Row) {
@@ -143,14 +135,8 @@ fn compare_all(processor: &TextProcessor, expected: impl Fn(&Sample) -> &Row) ->
                 .or_insert_with(|| lines(&format!("manifests/{manifest}.jsonl")));
             let conversation = parse_record(&lines[line - 1], shape(manifest)).unwrap();
             assert_eq!(conversation.id.as_deref(), Some(sample.id.as_str()));
-            let encoded = processor
-                .encode(&conversation, &sample.tokens_per_image())
-                .unwrap();
-            assert_row(
-                &format!("{} in {manifest}", sample.id),
-                &encoded,
-                expected(sample),
-            );
+            let encoded = processor.encode(&conversation, &sample.tokens_per_image()).unwrap();
+            assert_row(&format!("{} in {manifest}", sample.id), &encoded, expected(sample));
             compared += 1;
         }
     }
@@ -177,9 +163,7 @@ fn a_json_array_of_records_gives_the_same_rows_as_lines() {
         };
         let record = serde_json::to_vec(&records[line - 1]).unwrap();
         let conversation = parse_record(&record, RecordShape::Conversations).unwrap();
-        let encoded = keep_content()
-            .encode(&conversation, &sample.tokens_per_image())
-            .unwrap();
+        let encoded = keep_content().encode(&conversation, &sample.tokens_per_image()).unwrap();
         assert_row(&sample.id, &encoded, sample.kept());
         compared += 1;
     }
@@ -188,10 +172,7 @@ fn a_json_array_of_records_gives_the_same_rows_as_lines() {
 
 #[test]
 fn without_sanitizing_the_ids_are_hugging_faces_own() {
-    let processor = load(TextSettings {
-        sanitize: false,
-        ..TextSettings::default()
-    });
+    let processor = load(TextSettings { sanitize: false, ..TextSettings::default() });
     let lines = lines("manifests/openai.jsonl");
     let mut compared = 0;
     for sample in samples() {
@@ -200,9 +181,7 @@ fn without_sanitizing_the_ids_are_hugging_faces_own() {
         };
         let line = &lines[sample.manifests["openai"] - 1];
         let conversation = parse_record(line, RecordShape::Messages).unwrap();
-        let encoded = processor
-            .encode(&conversation, &sample.tokens_per_image())
-            .unwrap();
+        let encoded = processor.encode(&conversation, &sample.tokens_per_image()).unwrap();
         assert_eq!(&encoded.tokens, expected, "{}", sample.id);
         compared += 1;
     }
@@ -275,19 +254,14 @@ fn faulty_lines_are_refused_by_class_and_good_lines_between_them_are_not_touched
         match (&line.outcome, line.level.as_deref()) {
             (Outcome::Ok, _) => {
                 let sample = sample(line.same_as.as_deref().unwrap());
-                let encoded = keep_content()
-                    .encode(&parsed.unwrap(), &sample.tokens_per_image())
-                    .unwrap();
+                let encoded = keep_content().encode(&parsed.unwrap(), &sample.tokens_per_image()).unwrap();
                 assert_row(&name, &encoded, sample.kept());
                 good += 1;
             }
             // Found when the image is fetched or decoded, or, for a path, resolved.
             (Outcome::Error, Some("image")) => assert!(parsed.is_ok(), "{name}"),
             (Outcome::Error, _) if line.why.as_deref() == Some("path leaves the root") => {
-                assert_eq!(
-                    parsed.unwrap().images,
-                    [ImageReference::Path("../secret.png".into())]
-                );
+                assert_eq!(parsed.unwrap().images, [ImageReference::Path("../secret.png".into())]);
             }
             (Outcome::Error, _) => {
                 let error = parsed.expect_err(&name);
@@ -314,16 +288,9 @@ fn one_sample_said_in_several_forms_gives_the_same_row() {
         let detected = detect_shape(lines.iter().map(Vec::as_slice));
         let shape = match manifest.as_str() {
             "manifests/forms-llava.jsonl" => RecordShape::Conversations,
-            "manifests/forms-messages-images.jsonl" | "manifests/forms-openai.jsonl" => {
-                RecordShape::Messages
-            }
+            "manifests/forms-messages-images.jsonl" | "manifests/forms-openai.jsonl" => RecordShape::Messages,
             _ => {
-                assert_eq!(
-                    detected,
-                    Err(ShapeError::Unknown {
-                        records: lines.len()
-                    })
-                );
+                assert_eq!(detected, Err(ShapeError::Unknown { records: lines.len() }));
                 continue;
             }
         };
@@ -331,9 +298,7 @@ fn one_sample_said_in_several_forms_gives_the_same_row() {
         for form in forms {
             let conversation = parse_record(&lines[form.line - 1], shape).unwrap();
             let sample = sample(&form.same_as);
-            let encoded = keep_content()
-                .encode(&conversation, &sample.tokens_per_image())
-                .unwrap();
+            let encoded = keep_content().encode(&conversation, &sample.tokens_per_image()).unwrap();
             assert_row(&form.what, &encoded, sample.kept());
             compared += 1;
         }
@@ -366,43 +331,23 @@ fn batches_hold_the_tokens_and_masks_of_their_samples() {
         let sample = sample(id);
         let line = &openai[sample.manifests["openai"] - 1];
         let conversation = parse_record(line, RecordShape::Messages).unwrap();
-        processor
-            .encode(&conversation, &sample.tokens_per_image())
-            .unwrap()
+        processor.encode(&conversation, &sample.tokens_per_image()).unwrap()
     };
     let mut kept_files = 0;
     for batch in read_json::<Batches>("expected/batches.json").batches {
-        let kept = format!(
-            "expected/{}",
-            batch
-                .file
-                .replace(".safetensors", "-keep_content.safetensors")
-        );
-        let has_kept = batch
-            .samples
-            .iter()
-            .any(|id| sample(id).keep_content.is_some());
+        let kept = format!("expected/{}", batch.file.replace(".safetensors", "-keep_content.safetensors"));
+        let has_kept = batch.samples.iter().any(|id| sample(id).keep_content.is_some());
         kept_files += usize::from(has_kept);
         let main = format!("expected/{}", batch.file);
         let cases = [
             (&escape, main),
-            (
-                keep_content(),
-                if has_kept {
-                    kept
-                } else {
-                    format!("expected/{}", batch.file)
-                },
-            ),
+            (keep_content(), if has_kept { kept } else { format!("expected/{}", batch.file) }),
         ];
         for (processor, path) in cases {
             let file = read(&path);
             let rows: Vec<Encoded> = batch.samples.iter().map(|id| row(processor, id)).collect();
-            let tokens: Vec<u8> = rows
-                .iter()
-                .flat_map(|row| &row.tokens)
-                .flat_map(|token| token.to_le_bytes())
-                .collect();
+            let tokens: Vec<u8> =
+                rows.iter().flat_map(|row| &row.tokens).flat_map(|token| token.to_le_bytes()).collect();
             let masks: Vec<u8> = rows.iter().flat_map(|row| row.loss_mask.clone()).collect();
             assert_eq!(tokens, tensor(&file, "ragged.tokens"), "{path}");
             assert_eq!(masks, tensor(&file, "ragged.loss_mask"), "{path}");

@@ -38,6 +38,9 @@ pub enum LayoutError {
     /// The text depends on control tokens within messages.
     #[error("control tokens in messages change what is written around them")]
     LooksAtControlTokens,
+    /// Vision tokens that frame no image.
+    #[error("vision tokens stand where no image is")]
+    Vision,
     /// `{% generation %}` marks that do not pair up, or text that holds them.
     #[error("generation marks do not pair up")]
     Marks,
@@ -92,19 +95,13 @@ impl Rendered {
         tokenizer: &'a Tokenizer,
     ) -> impl Iterator<Item = (&'a str, Range<usize>)> + 'a {
         let starts = std::iter::once(0).chain(self.cuts.iter().map(|cut| cut.range.end));
-        let ends = self
-            .cuts
-            .iter()
-            .map(|cut| cut.range.start)
-            .chain(std::iter::once(self.text.len()));
+        let ends = self.cuts.iter().map(|cut| cut.range.start).chain(std::iter::once(self.text.len()));
         starts.zip(ends).flat_map(move |(start, end)| {
             let text = self.text.get(start..end).unwrap_or_default();
-            tokenizer
-                .find_added(text)
-                .filter_map(move |(index, from, to)| {
-                    let token = tokenizer.added().get(index)?;
-                    Some((token.content.as_str(), start + from..start + to))
-                })
+            tokenizer.find_added(text).filter_map(move |(index, from, to)| {
+                let token = tokenizer.added().get(index)?;
+                Some((token.content.as_str(), start + from..start + to))
+            })
         })
     }
 
@@ -129,12 +126,16 @@ impl Rendered {
     }
 }
 
-/// Takes generation marks out of rendered text: the text without them and the ranges they enclose.
-pub(super) fn take_marks(marked: &str) -> Result<(String, Vec<Range<usize>>), LayoutError> {
+/// Takes generation marks out of rendered text, and moves `cuts` along.
+pub(super) fn take_marks(marked: &str, mut cuts: Vec<Cut>) -> Result<Rendered, LayoutError> {
     let mut text = String::with_capacity(marked.len());
     let mut marks = Vec::new();
     let mut open = None;
-    for character in marked.chars() {
+    let mut moved = cuts.iter_mut().peekable();
+    for (place, character) in marked.char_indices() {
+        if let Some(cut) = moved.next_if(|cut| cut.range.start == place) {
+            cut.range = text.len()..text.len() + cut.range.len();
+        }
         match (character, open) {
             (GENERATION_START, None) => open = Some(text.len()),
             (GENERATION_END, Some(start)) => {
@@ -145,41 +146,11 @@ pub(super) fn take_marks(marked: &str) -> Result<(String, Vec<Range<usize>>), La
             (other, _) => text.push(other),
         }
     }
+    drop(moved);
     if open.is_some() {
         return Err(LayoutError::Marks);
     }
-    Ok((text, marks))
-}
-
-/// Ranges of text with hidden tokens, as ranges of the restored text.
-pub(super) fn move_marks(
-    marks: &[Range<usize>],
-    hidden: &str,
-    restored: &str,
-    cuts: &[Cut],
-) -> Vec<Range<usize>> {
-    // Every hidden character is four bytes of UTF-8 (plane 16).
-    const HIDDEN: usize = 4;
-    debug_assert_eq!(
-        restored.len() + cuts.len() * HIDDEN,
-        hidden.len() + cuts.iter().map(|cut| cut.range.len()).sum::<usize>()
-    );
-    let place = |offset: usize| {
-        let mut moved = offset;
-        for (index, cut) in cuts.iter().enumerate() {
-            let before: usize = cuts.iter().take(index).map(|cut| cut.range.len()).sum();
-            let start = cut.range.start - before + index * HIDDEN;
-            if start >= offset {
-                break;
-            }
-            moved = moved + cut.range.len() - HIDDEN;
-        }
-        moved
-    };
-    marks
-        .iter()
-        .map(|mark| place(mark.start)..place(mark.end))
-        .collect()
+    Ok(Rendered { text, cuts, marks })
 }
 
 /// Collects ids and the loss mask, from the front of the text to its end.
@@ -192,12 +163,7 @@ pub(crate) struct Row<'a> {
 
 impl<'a> Row<'a> {
     pub(crate) fn new(tokenizer: &'a Tokenizer, spans: &'a [Range<usize>]) -> Self {
-        Self {
-            tokenizer,
-            spans,
-            ids: Vec::new(),
-            loss_mask: Vec::new(),
-        }
+        Self { tokenizer, spans, ids: Vec::new(), loss_mask: Vec::new() }
     }
 
     /// Whether a token that stands for `range` is learnt: token start < span end and token end > span start.
@@ -205,16 +171,10 @@ impl<'a> Row<'a> {
         self.overlapping(range).next().is_some()
     }
 
-    fn overlapping(
-        &self,
-        range: &Range<usize>,
-    ) -> impl Iterator<Item = &'a Range<usize>> + use<'a> {
+    fn overlapping(&self, range: &Range<usize>) -> impl Iterator<Item = &'a Range<usize>> + use<'a> {
         let (start, end) = (range.start, range.end);
         let first = self.spans.partition_point(|span| span.end <= start);
-        self.spans
-            .iter()
-            .skip(first)
-            .take_while(move |span| span.start < end)
+        self.spans.iter().skip(first).take_while(move |span| span.start < end)
     }
 
     /// Ids that together stand for one stretch.
@@ -230,10 +190,7 @@ impl<'a> Row<'a> {
         let mut done = 0;
         let tokenizer = self.tokenizer;
         for (index, start, end) in tokenizer.find_added(stretch) {
-            self.piece(
-                stretch.get(done..start).unwrap_or_default(),
-                range.start + done,
-            )?;
+            self.piece(stretch.get(done..start).unwrap_or_default(), range.start + done)?;
             if let Some(token) = tokenizer.added().get(index) {
                 self.ids(&[token.id], &(range.start + start..range.start + end));
             }
@@ -251,9 +208,7 @@ impl<'a> Row<'a> {
         let normalized = self.tokenizer.normalize(piece);
         let first = self.ids.len();
         self.tokenizer.encode(&normalized, &mut self.ids)?;
-        let whole = self
-            .overlapping(&range)
-            .any(|span| span.start <= range.start && span.end >= range.end);
+        let whole = self.overlapping(&range).any(|span| span.start <= range.start && span.end >= range.end);
         self.loss_mask.resize(self.ids.len(), u8::from(whole));
         if whole || !self.is_supervised(&range) {
             return Ok(());
@@ -271,10 +226,7 @@ impl<'a> Row<'a> {
         let masks = self.loss_mask.iter_mut().skip(first);
         for (id, mask) in self.ids.iter().skip(first).zip(masks) {
             let token_end = token_start + self.tokenizer.length(*id);
-            if learnt
-                .iter()
-                .any(|span| token_start < span.end && token_end > span.start)
-            {
+            if learnt.iter().any(|span| token_start < span.end && token_end > span.start) {
                 *mask = 1;
             }
             token_start = token_end;
@@ -292,22 +244,15 @@ impl<'a> Row<'a> {
         if piece.len() == normalized.len() && piece == normalized {
             return Ok(offset);
         }
-        let before = self
-            .tokenizer
-            .normalize(piece.get(..offset).unwrap_or_default());
-        let after = self
-            .tokenizer
-            .normalize(piece.get(offset..).unwrap_or_default());
+        let before = self.tokenizer.normalize(piece.get(..offset).unwrap_or_default());
+        let after = self.tokenizer.normalize(piece.get(offset..).unwrap_or_default());
         let matches = normalized.len() == before.len() + after.len()
             && normalized.starts_with(&*before)
             && normalized.ends_with(&*after);
         if matches {
             Ok(before.len())
         } else {
-            Err(TokenizeError::Extent {
-                covered: before.len() + after.len(),
-                length: normalized.len(),
-            })
+            Err(TokenizeError::Extent { covered: before.len() + after.len(), length: normalized.len() })
         }
     }
 }

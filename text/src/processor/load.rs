@@ -7,8 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::layout::{TURN_END, TURN_START};
 use super::{
-    EncodeError, ProcessorFiles, SpecialIds, TemplateChoice, TextProcessor, TextSettings,
-    ToolSupport,
+    EncodeError, ProcessorFiles, SpecialIds, TemplateChoice, TextProcessor, TextSettings, ToolSupport,
 };
 use crate::control::Controls;
 use crate::record::{Conversation, ImageReference, Message, Part, Role};
@@ -124,11 +123,7 @@ impl TextProcessor {
             .additional_special_tokens
             .iter()
             .flatten()
-            .chain(
-                [&config.bos_token, &config.eos_token, &config.pad_token]
-                    .into_iter()
-                    .flatten(),
-            )
+            .chain([&config.bos_token, &config.eos_token, &config.pad_token].into_iter().flatten())
             .map(|name| name.text().to_owned())
             .collect();
         let in_config: Vec<(u32, AddedTokenFile)> = config
@@ -149,10 +144,7 @@ impl TextProcessor {
         )?;
         let template = ChatTemplate::new(&source, settings.date, globals)?;
         let eos = config.eos_token.as_ref().map_or(TURN_END, TokenName::text);
-        let pad = config
-            .pad_token
-            .as_ref()
-            .map_or("<|endoftext|>", TokenName::text);
+        let pad = config.pad_token.as_ref().map_or("<|endoftext|>", TokenName::text);
         let ids = special_ids(&tokenizer, eos, pad)?;
         let ends: Vec<String> = [&config.bos_token, &config.eos_token, &config.pad_token]
             .into_iter()
@@ -220,11 +212,10 @@ impl TextProcessor {
     fn probe_tools(&self) -> ToolSupport {
         const NAME: &str = "probe_function";
         let writes = |conversation: &Conversation, text: &str| {
-            self.template
-                .render(conversation, None)
-                .is_ok_and(|rendered| rendered.contains(text))
+            self.template.render(conversation, None).is_ok_and(|rendered| rendered.contains(text))
         };
-        let function = json!({"type": "function", "function": {"name": NAME, "description": "", "parameters": {}}});
+        let function =
+            json!({"type": "function", "function": {"name": NAME, "description": "", "parameters": {}}});
         let call = json!({"type": "function", "function": {"name": NAME, "arguments": {}}});
         let plain = vec![message(Role::User, "q"), message(Role::Assistant, "a")];
         let mut described = probe(plain.clone());
@@ -247,12 +238,7 @@ impl TextProcessor {
 }
 
 fn message(role: Role, text: &str) -> Message {
-    Message {
-        role,
-        parts: vec![Part::Text(text.to_owned())],
-        loss: None,
-        tool_calls: Vec::new(),
-    }
+    Message { role, parts: vec![Part::Text(text.to_owned())], loss: None, tool_calls: Vec::new() }
 }
 
 fn probe(messages: Vec<Message>) -> Conversation {
@@ -277,13 +263,8 @@ fn read_json<'a, T: Deserialize<'a>>(bytes: &'a [u8], file: &'static str) -> Res
 }
 
 /// A built-in template is for one family, and preprocessor_config.json says which family the checkpoint is.
-fn check_family(
-    preprocessor: &Map<String, Value>,
-    template: TemplateChoice,
-) -> Result<(), LoadError> {
-    if let Some(kind) = preprocessor
-        .get("image_processor_type")
-        .and_then(Value::as_str)
+fn check_family(preprocessor: &Map<String, Value>, template: TemplateChoice) -> Result<(), LoadError> {
+    if let Some(kind) = preprocessor.get("image_processor_type").and_then(Value::as_str)
         && !kind.starts_with("Qwen2VL")
     {
         return Err(LoadError::Family {
@@ -292,8 +273,7 @@ fn check_family(
             expected: "Qwen2VLImageProcessor".to_owned(),
         });
     }
-    if let (TemplateChoice::Builtin(builtin), Some(found)) =
-        (template, preprocessor.get("patch_size"))
+    if let (TemplateChoice::Builtin(builtin), Some(found)) = (template, preprocessor.get("patch_size"))
         && found.as_u64() != Some(builtin.patch_size())
     {
         return Err(LoadError::Family {
@@ -314,8 +294,8 @@ fn template_source(
         return Ok(builtin.source().to_owned());
     }
     if let Some(bytes) = &files.chat_template {
-        let text = std::str::from_utf8(bytes)
-            .map_err(|_| TemplateError::Compile("it is not utf-8".into()))?;
+        let text =
+            std::str::from_utf8(bytes).map_err(|_| TemplateError::Compile("it is not utf-8".into()))?;
         // chat_template.json holds the template in a field; no jinja template is JSON.
         if let Ok(Value::Object(fields)) = serde_json::from_str(text) {
             return named_template(fields.get("chat_template")).ok_or(LoadError::NoTemplate);
@@ -335,10 +315,7 @@ fn named_template(value: Option<&Value>) -> Option<String> {
             .and_then(|item| item.get("template"))
             .and_then(Value::as_str)
             .map(str::to_owned),
-        Value::Object(fields) => fields
-            .get("default")
-            .and_then(Value::as_str)
-            .map(str::to_owned),
+        Value::Object(fields) => fields.get("default").and_then(Value::as_str).map(str::to_owned),
         _ => None,
     }
 }
@@ -350,12 +327,7 @@ fn globals(
 ) -> Result<Vec<(String, minijinja::Value)>, LoadError> {
     let mut globals: Vec<(String, minijinja::Value)> = tokens
         .into_iter()
-        .filter_map(|(role, name)| {
-            Some((
-                role.to_owned(),
-                minijinja::Value::from(name.as_ref()?.text()),
-            ))
-        })
+        .filter_map(|(role, name)| Some((role.to_owned(), minijinja::Value::from(name.as_ref()?.text()))))
         .collect();
     for (name, value) in &settings.template_kwargs {
         if RESERVED.contains(&name.as_str()) {
@@ -368,16 +340,10 @@ fn globals(
 
 fn special_ids(tokenizer: &Tokenizer, eos: &str, pad: &str) -> Result<SpecialIds, LoadError> {
     let find = |token: &str| {
-        tokenizer
-            .id_of(token)
-            .filter(|id| tokenizer.knows(*id))
-            .and_then(|id| i32::try_from(id).ok())
+        tokenizer.id_of(token).filter(|id| tokenizer.knows(*id)).and_then(|id| i32::try_from(id).ok())
     };
     let need = |token: &str, needed_by: &'static str| {
-        find(token).ok_or_else(|| LoadError::MissingToken {
-            token: token.to_owned(),
-            needed_by,
-        })
+        find(token).ok_or_else(|| LoadError::MissingToken { token: token.to_owned(), needed_by })
     };
     Ok(SpecialIds {
         image_pad: need("<|image_pad|>", "the image processor")?,

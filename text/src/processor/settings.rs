@@ -40,10 +40,7 @@ pub struct LabelSettings {
 
 impl Default for LabelSettings {
     fn default() -> Self {
-        Self {
-            last_turn_only: false,
-            include_newline: true,
-        }
+        Self { last_turn_only: false, include_newline: true }
     }
 }
 

@@ -42,17 +42,11 @@ pub(super) fn assemble(
     } else if column.placeholders {
         match_placeholders(raw, column.references)?
     } else {
-        (
-            raw.into_iter().map(|raw| plain(raw).0).collect(),
-            Vec::new(),
-        )
+        (raw.into_iter().map(|raw| plain(raw).0).collect(), Vec::new())
     };
 
     let mut dropped_trailing_user = 0;
-    while messages
-        .last()
-        .is_some_and(|message| message.role == Role::User)
-    {
+    while messages.last().is_some_and(|message| message.role == Role::User) {
         messages.pop();
         dropped_trailing_user += 1;
     }
@@ -63,18 +57,13 @@ pub(super) fn assemble(
         .filter(|part| matches!(part, Part::Image(_)))
         .count();
     images.truncate(kept);
-    if !messages
-        .iter()
-        .any(|message| message.role == Role::Assistant)
-    {
+    if !messages.iter().any(|message| message.role == Role::Assistant) {
         return Err(RecordError::NoSupervision);
     }
     let empty_assistant = messages
         .iter()
         .filter(|message| {
-            message.role == Role::Assistant
-                && message.parts.is_empty()
-                && message.tool_calls.is_empty()
+            message.role == Role::Assistant && message.parts.is_empty() && message.tool_calls.is_empty()
         })
         .count();
     Ok(Conversation {
@@ -113,12 +102,7 @@ fn plain(raw: RawMessage) -> (Message, Vec<Option<ImageReference>>) {
             }
         }
     }
-    let message = Message {
-        role: raw.role,
-        parts,
-        loss: raw.loss,
-        tool_calls: raw.tool_calls,
-    };
+    let message = Message { role: raw.role, parts, loss: raw.loss, tool_calls: raw.tool_calls };
     (message, references)
 }
 
@@ -130,10 +114,7 @@ fn match_parts(
 ) -> Result<(Vec<Message>, Vec<ImageReference>), RecordError> {
     let from_column = !column.is_empty();
     if from_column && column.len() != image_parts {
-        return Err(RecordError::PlaceholderMismatch {
-            placeholders: image_parts,
-            images: column.len(),
-        });
+        return Err(RecordError::PlaceholderMismatch { placeholders: image_parts, images: column.len() });
     }
     let mut column = column.into_iter();
     let mut images = Vec::with_capacity(image_parts);
@@ -141,9 +122,7 @@ fn match_parts(
     for raw in raw {
         let (mut message, references) = plain(raw);
         if !references.is_empty() && !matches!(message.role, Role::User | Role::Tool) {
-            return Err(RecordError::MisplacedImage {
-                role: message.role.as_str(),
-            });
+            return Err(RecordError::MisplacedImage { role: message.role.as_str() });
         }
         let base = images.len();
         for part in &mut message.parts {
@@ -163,10 +142,7 @@ fn match_parts(
                     });
                 }
                 (None, None) => {
-                    return Err(RecordError::BadReference {
-                        image,
-                        why: "the image part has none",
-                    });
+                    return Err(RecordError::BadReference { image, why: "the image part has none" });
                 }
             });
         }
@@ -201,10 +177,7 @@ fn match_placeholders(
             return Err(RecordError::MisplacedImage { role: "assistant" });
         }
     } else if placeholders != images.len() {
-        return Err(RecordError::PlaceholderMismatch {
-            placeholders,
-            images: images.len(),
-        });
+        return Err(RecordError::PlaceholderMismatch { placeholders, images: images.len() });
     }
     let mut next = 0;
     let mut messages = Vec::with_capacity(raw.len());
@@ -232,18 +205,10 @@ fn match_placeholders(
                 }
             }
         }
-        messages.push(Message {
-            role: raw.role,
-            parts,
-            loss: raw.loss,
-            tool_calls: raw.tool_calls,
-        });
+        messages.push(Message { role: raw.role, parts, loss: raw.loss, tool_calls: raw.tool_calls });
     }
     if next != images.len() {
-        return Err(RecordError::PlaceholderMismatch {
-            placeholders: next,
-            images: images.len(),
-        });
+        return Err(RecordError::PlaceholderMismatch { placeholders: next, images: images.len() });
     }
     Ok((messages, images))
 }

@@ -23,9 +23,7 @@ pub enum RecordError {
         message: usize,
     },
     /// Placeholders and images do not fit together.
-    #[error(
-        "{placeholders} image placeholders for {images} images; give as many as images, or none"
-    )]
+    #[error("{placeholders} image placeholders for {images} images; give as many as images, or none")]
     PlaceholderMismatch {
         /// Placeholders found in user and tool text.
         placeholders: usize,
@@ -85,9 +83,7 @@ impl RecordError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// No record has a list under `conversations` or `messages`.
-    #[error(
-        "none of the first {records} records has a list under conversations or messages; name the shape"
-    )]
+    #[error("none of the first {records} records has a list under conversations or messages; name the shape")]
     Unknown {
         /// How many records were looked at.
         records: usize,

@@ -45,13 +45,7 @@ impl RawMessage {
             return Err(wrong("a message is not an object"));
         };
         refuse_unsupported(&fields)?;
-        for field in [
-            "image",
-            "images",
-            "function_call",
-            "reasoning_content",
-            "reasoning",
-        ] {
+        for field in ["image", "images", "function_call", "reasoning_content", "reasoning"] {
             if is_set(fields.get(field)) {
                 return Err(RecordError::UnsupportedField { field });
             }
@@ -65,9 +59,7 @@ impl RawMessage {
             (Some(role), content, None, None) => (role, content),
             (None, None, Some(from), value) => (from, value),
             _ => {
-                return Err(wrong(
-                    "a message has neither role and content nor from and value",
-                ));
+                return Err(wrong("a message has neither role and content nor from and value"));
             }
         };
         let Value::String(role) = role else {
@@ -91,33 +83,17 @@ impl RawMessage {
                 return Err(wrong("a function call has tool_calls as well"));
             }
             tool_calls = read_function_call(&text)?;
-            return Ok(Self {
-                role,
-                parts: Vec::new(),
-                listed: false,
-                loss,
-                tool_calls,
-            });
+            return Ok(Self { role, parts: Vec::new(), listed: false, loss, tool_calls });
         }
         let (parts, listed) = match content {
             Some(Value::String(text)) => (vec![RawPart::Text(text)], false),
-            Some(Value::Array(items)) => (
-                items
-                    .into_iter()
-                    .map(|item| read_part(item, images_seen))
-                    .collect::<Result<_, _>>()?,
-                true,
-            ),
+            Some(Value::Array(items)) => {
+                (items.into_iter().map(|item| read_part(item, images_seen)).collect::<Result<_, _>>()?, true)
+            }
             None | Some(Value::Null) if !tool_calls.is_empty() => (Vec::new(), false),
             _ => return Err(wrong("content is neither a string nor a list of parts")),
         };
-        Ok(Self {
-            role,
-            parts,
-            listed,
-            loss,
-            tool_calls,
-        })
+        Ok(Self { role, parts, listed, loss, tool_calls })
     }
 }
 
@@ -148,9 +124,7 @@ fn read_tool_calls(value: Option<Value>, role: Role) -> Result<Vec<Value>, Recor
         Some(_) => return Err(wrong("tool_calls is not a list")),
     };
     if role != Role::Assistant && !calls.is_empty() {
-        return Err(wrong(
-            "a message that is not the assistant's has tool_calls",
-        ));
+        return Err(wrong("a message that is not the assistant's has tool_calls"));
     }
     for call in &calls {
         let function = call.get("function").unwrap_or(call);
@@ -192,9 +166,7 @@ fn read_part(part: Value, images_seen: &mut usize) -> Result<RawPart, RecordErro
     };
     match kind.as_str() {
         "text" => match fields.remove("text") {
-            Some(Value::String(text))
-                if !is_set(fields.get("image")) && !is_set(fields.get("image_url")) =>
-            {
+            Some(Value::String(text)) if !is_set(fields.get("image")) && !is_set(fields.get("image_url")) => {
                 Ok(RawPart::Text(text))
             }
             _ => Err(wrong("a text part has no text, or an image as well")),
@@ -226,8 +198,6 @@ fn read_part(part: Value, images_seen: &mut usize) -> Result<RawPart, RecordErro
             *images_seen += 1;
             ImageReference::from_json(&url, image).map(|reference| RawPart::Image(Some(reference)))
         }
-        _ => Err(RecordError::UnsupportedModality {
-            what: "a content part of unknown type",
-        }),
+        _ => Err(RecordError::UnsupportedModality { what: "a content part of unknown type" }),
     }
 }

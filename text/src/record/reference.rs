@@ -21,14 +21,7 @@ pub enum ImageReference {
 const SHORTEST_BARE_BASE64: usize = 64;
 
 /// First bytes of the image types that bare base64 may hold.
-const MAGIC: [&[u8]; 6] = [
-    b"\xff\xd8\xff",
-    b"\x89PNG\r\n\x1a\n",
-    b"GIF8",
-    b"RIFF",
-    b"II*\0",
-    b"MM\0*",
-];
+const MAGIC: [&[u8]; 6] = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"II*\0", b"MM\0*"];
 
 impl ImageReference {
     /// Reads a string or a `{path}` / `{bytes}` struct. `image` is its index in the record, for the error.
@@ -72,9 +65,7 @@ impl ImageReference {
             return Err(bad("it contains a NUL"));
         }
         if let Some(rest) = text.strip_prefix("data:") {
-            let (media_type, data) = rest
-                .split_once(',')
-                .ok_or(bad("the data uri has no comma"))?;
+            let (media_type, data) = rest.split_once(',').ok_or(bad("the data uri has no comma"))?;
             if !media_type.ends_with(";base64") {
                 return Err(bad("the data uri is not base64"));
             }
@@ -107,19 +98,13 @@ fn is_image(bytes: &[u8]) -> bool {
 fn decode(text: &str, image: usize) -> Result<ImageReference, RecordError> {
     let bytes = STANDARD
         .decode(text)
-        .map_err(|_| RecordError::BadReference {
-            image,
-            why: "it is not valid base64",
-        })?;
+        .map_err(|_| RecordError::BadReference { image, why: "it is not valid base64" })?;
     inline(bytes, image)
 }
 
 fn inline(bytes: Vec<u8>, image: usize) -> Result<ImageReference, RecordError> {
     if bytes.is_empty() {
-        return Err(RecordError::BadReference {
-            image,
-            why: "it holds no bytes",
-        });
+        return Err(RecordError::BadReference { image, why: "it holds no bytes" });
     }
     Ok(ImageReference::Inline(bytes))
 }

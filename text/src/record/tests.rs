@@ -40,19 +40,10 @@ fn placeholders_take_images_in_order_and_text_is_kept_verbatim() {
     }))
     .unwrap();
     assert_eq!(conversation.id.as_deref(), Some("7"));
-    assert_eq!(
-        conversation.images,
-        [path("a b+%23.jpg"), path("s3://bucket/é.png")]
-    );
+    assert_eq!(conversation.images, [path("a b+%23.jpg"), path("s3://bucket/é.png")]);
     assert_eq!(
         conversation.messages[0].parts,
-        [
-            text(" "),
-            Part::Image(0),
-            text("\nfirst "),
-            Part::Image(1),
-            text(" ")
-        ]
+        [text(" "), Part::Image(0), text("\nfirst "), Part::Image(1), text(" ")]
     );
     assert_eq!(conversation.messages[1].parts, [text("  answer\n")]);
 }
@@ -65,19 +56,9 @@ fn images_without_placeholders_stand_before_the_first_user_text() {
         "conversations": [{"from": "gpt", "value": "hello"}, {"from": "user", "value": "q"}, {"from": "model", "value": "a"}],
     }))
     .unwrap();
-    let roles: Vec<Role> = conversation
-        .messages
-        .iter()
-        .map(|message| message.role)
-        .collect();
-    assert_eq!(
-        roles,
-        [Role::System, Role::Assistant, Role::User, Role::Assistant]
-    );
-    assert_eq!(
-        conversation.messages[2].parts,
-        [Part::Image(0), Part::Image(1), text("q")]
-    );
+    let roles: Vec<Role> = conversation.messages.iter().map(|message| message.role).collect();
+    assert_eq!(roles, [Role::System, Role::Assistant, Role::User, Role::Assistant]);
+    assert_eq!(conversation.messages[2].parts, [Part::Image(0), Part::Image(1), text("q")]);
 }
 
 #[test]
@@ -91,14 +72,8 @@ fn a_placeholder_in_an_answer_is_text_only_when_questions_account_for_all_images
     let literal = record(json!("a"), "<image>q").unwrap();
     assert_eq!(literal.messages[1].parts, [text("write <image>")]);
     assert!(record(Value::Null, "q").is_ok());
-    assert_eq!(
-        class(record(json!("a"), "q")),
-        FaultClass::PlaceholderMismatch
-    );
-    assert_eq!(
-        class(record(json!(["a", "b"]), "<image>q")),
-        FaultClass::PlaceholderMismatch
-    );
+    assert_eq!(class(record(json!("a"), "q")), FaultClass::PlaceholderMismatch);
+    assert_eq!(class(record(json!(["a", "b"]), "<image>q")), FaultClass::PlaceholderMismatch);
 }
 
 #[test]
@@ -110,10 +85,7 @@ fn a_placeholder_is_text_where_images_are_parts() {
         ],
     }))
     .unwrap();
-    assert_eq!(
-        conversation.messages[0].parts,
-        [text("<image> or <video>?"), Part::Image(0)]
-    );
+    assert_eq!(conversation.messages[0].parts, [text("<image> or <video>?"), Part::Image(0)]);
     assert!(messages(json!({"messages": [{"role": "user", "content": "<image>"}, {"role": "assistant", "content": "x"}]})).is_ok());
 }
 
@@ -128,10 +100,7 @@ fn image_parts_without_a_reference_take_the_column_in_order() {
             ],
         }))
     };
-    assert_eq!(
-        record(json!(["a", "b"])).unwrap().images,
-        [path("a"), path("b")]
-    );
+    assert_eq!(record(json!(["a", "b"])).unwrap().images, [path("a"), path("b")]);
     assert_eq!(class(record(json!(["a"]))), FaultClass::PlaceholderMismatch);
     assert_eq!(class(record(json!([]))), FaultClass::BadReference);
 }
@@ -148,13 +117,7 @@ fn a_trailing_user_turn_is_dropped_with_its_images_and_counted() {
     .unwrap();
     assert_eq!(conversation.images, [path("a")]);
     assert_eq!(conversation.messages.len(), 2);
-    assert_eq!(
-        (
-            conversation.dropped_trailing_user,
-            conversation.empty_assistant
-        ),
-        (2, 1)
-    );
+    assert_eq!((conversation.dropped_trailing_user, conversation.empty_assistant), (2, 1));
 }
 
 #[test]
@@ -162,13 +125,8 @@ fn loss_and_weight_are_honoured_on_answers_and_refused_elsewhere() {
     let record = |answer: Value, question: Value| {
         let mut user = json!({"role": "user", "content": "q"});
         let mut assistant = json!({"role": "assistant", "content": "a"});
-        user.as_object_mut()
-            .unwrap()
-            .extend(question.as_object().unwrap().clone());
-        assistant
-            .as_object_mut()
-            .unwrap()
-            .extend(answer.as_object().unwrap().clone());
+        user.as_object_mut().unwrap().extend(question.as_object().unwrap().clone());
+        assistant.as_object_mut().unwrap().extend(answer.as_object().unwrap().clone());
         messages(json!({"messages": [user, assistant]}))
     };
     let loss = |answer: Value| record(answer, json!({})).unwrap().messages[1].loss;
@@ -176,20 +134,10 @@ fn loss_and_weight_are_honoured_on_answers_and_refused_elsewhere() {
     assert_eq!(loss(json!({"loss": false})), Some(false));
     assert_eq!(loss(json!({"weight": 1})), Some(true));
     assert_eq!(loss(json!({"weight": 0.0, "loss": null})), Some(false));
-    for answer in [
-        json!({"weight": 0.5}),
-        json!({"loss": "no"}),
-        json!({"loss": true, "weight": 0}),
-    ] {
-        assert_eq!(
-            class(record(answer, json!({}))),
-            FaultClass::UnsupportedField
-        );
+    for answer in [json!({"weight": 0.5}), json!({"loss": "no"}), json!({"loss": true, "weight": 0})] {
+        assert_eq!(class(record(answer, json!({}))), FaultClass::UnsupportedField);
     }
-    assert_eq!(
-        class(record(json!({}), json!({"loss": true}))),
-        FaultClass::UnsupportedField
-    );
+    assert_eq!(class(record(json!({}), json!({"loss": true}))), FaultClass::UnsupportedField);
     assert!(record(json!({}), json!({"loss": false})).is_ok());
 }
 
@@ -206,10 +154,7 @@ fn function_calls_and_observations_become_calls_and_answers() {
     }))
     .unwrap();
     assert_eq!(conversation.tools, [json!({"name": "f"})]);
-    assert_eq!(
-        conversation.messages[1].tool_calls,
-        [json!({"name": "f", "arguments": {"b": 1, "a": 2.5}})]
-    );
+    assert_eq!(conversation.messages[1].tool_calls, [json!({"name": "f", "arguments": {"b": 1, "a": 2.5}})]);
     assert_eq!(conversation.messages[2].role, Role::Tool);
     assert_eq!(conversation.empty_assistant, 0);
 }
@@ -217,27 +162,18 @@ fn function_calls_and_observations_become_calls_and_answers() {
 #[test]
 fn what_would_change_a_sample_and_is_not_supported_makes_the_record_bad() {
     let with = |field: &str, value: Value| {
-        let mut record = json!({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]});
+        let mut record =
+            json!({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]});
         record[field] = value;
         messages(record)
     };
     for field in ["video", "videos", "audio", "audios"] {
-        assert_eq!(
-            class(with(field, json!(["x"]))),
-            FaultClass::UnsupportedModality
-        );
+        assert_eq!(class(with(field, json!(["x"]))), FaultClass::UnsupportedModality);
         for empty in [json!(null), json!(""), json!([])] {
             assert!(with(field, empty).is_ok());
         }
     }
-    for field in [
-        "min_pixels",
-        "max_pixels",
-        "resized_height",
-        "resized_width",
-        "functions",
-        "loss",
-    ] {
+    for field in ["min_pixels", "max_pixels", "resized_height", "resized_width", "functions", "loss"] {
         assert_eq!(class(with(field, json!(1))), FaultClass::UnsupportedField);
     }
     assert!(with("source", json!({"video": "elsewhere"})).is_ok());
@@ -247,23 +183,12 @@ fn what_would_change_a_sample_and_is_not_supported_makes_the_record_bad() {
         )
     };
     assert_eq!(
-        class(part(
-            json!({"type": "image", "image": "a", "max_pixels": 9})
-        )),
+        class(part(json!({"type": "image", "image": "a", "max_pixels": 9}))),
         FaultClass::UnsupportedField
     );
-    assert_eq!(
-        class(part(json!({"type": "video", "video": "a"}))),
-        FaultClass::UnsupportedModality
-    );
-    assert_eq!(
-        class(part(json!({"depth_map": "a"}))),
-        FaultClass::UnsupportedModality
-    );
-    assert_eq!(
-        class(part(json!({"type": "text", "text": "a", "image": "b"}))),
-        FaultClass::WrongShape
-    );
+    assert_eq!(class(part(json!({"type": "video", "video": "a"}))), FaultClass::UnsupportedModality);
+    assert_eq!(class(part(json!({"depth_map": "a"}))), FaultClass::UnsupportedModality);
+    assert_eq!(class(part(json!({"type": "text", "text": "a", "image": "b"}))), FaultClass::WrongShape);
     assert_eq!(
         class(messages(
             json!({"messages": [{"role": "user", "content": "<video>q"}, {"role": "assistant", "content": "a"}]})
@@ -284,39 +209,23 @@ fn images_in_answers_and_instructions_are_refused() {
     let record = json!({"image": "a", "conversations": [
         {"from": "system", "value": "<image>"}, {"from": "human", "value": "q"}, {"from": "gpt", "value": "a"},
     ]});
-    assert_eq!(
-        class(conversations(record)),
-        FaultClass::PlaceholderMismatch
-    );
+    assert_eq!(class(conversations(record)), FaultClass::PlaceholderMismatch);
 }
 
 #[test]
 fn references_are_paths_or_bytes() {
     let read = |value: Value| ImageReference::from_json(&value, 0);
     let png =
-        b"\x89PNG\r\n\x1a\n and sixty bytes more, so that it is taken for a picture of its own"
-            .to_vec();
+        b"\x89PNG\r\n\x1a\n and sixty bytes more, so that it is taken for a picture of its own".to_vec();
     let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &png);
-    assert_eq!(
-        read(json!(encoded)).unwrap(),
-        ImageReference::Inline(png.clone())
-    );
+    assert_eq!(read(json!(encoded)).unwrap(), ImageReference::Inline(png.clone()));
     assert_eq!(
         read(json!(format!("data:image/png;base64,{encoded}"))).unwrap(),
         ImageReference::Inline(png.clone())
     );
-    assert_eq!(
-        read(json!({"bytes": encoded, "path": "a"})).unwrap(),
-        ImageReference::Inline(png)
-    );
-    assert_eq!(
-        read(json!({"bytes": [1, 2]})).unwrap(),
-        ImageReference::Inline(vec![1, 2])
-    );
-    assert_eq!(
-        read(json!({"bytes": null, "path": "a/../b"})).unwrap(),
-        path("a/../b")
-    );
+    assert_eq!(read(json!({"bytes": encoded, "path": "a"})).unwrap(), ImageReference::Inline(png));
+    assert_eq!(read(json!({"bytes": [1, 2]})).unwrap(), ImageReference::Inline(vec![1, 2]));
+    assert_eq!(read(json!({"bytes": null, "path": "a/../b"})).unwrap(), path("a/../b"));
     // Long names that are valid base64 and no picture stay names.
     let name = "a".repeat(80);
     assert_eq!(read(json!(name)).unwrap(), path(&name));
@@ -340,11 +249,7 @@ fn references_are_paths_or_bytes() {
 #[test]
 fn bytes_that_are_not_one_record_are_refused_as_such() {
     let deep = "[".repeat(100_000);
-    let nested = format!(
-        "{{\"conversations\": {}1{}}}",
-        "[".repeat(200),
-        "]".repeat(200)
-    );
+    let nested = format!("{{\"conversations\": {}1{}}}", "[".repeat(200), "]".repeat(200));
     let lines: [(&[u8], FaultClass); 12] = [
         (b"", FaultClass::MalformedJson),
         (b"{\"conversations\": [", FaultClass::MalformedJson),
@@ -353,10 +258,7 @@ fn bytes_that_are_not_one_record_are_refused_as_such() {
         (b"{\"a\": \"\x00\"}", FaultClass::MalformedJson),
         (b"{\"a\": \"\\ud800\"}", FaultClass::MalformedJson),
         (b"{\"a\": 1e999}", FaultClass::MalformedJson),
-        (
-            b"{\"messages\": [], \"messages\": []}",
-            FaultClass::MalformedJson,
-        ),
+        (b"{\"messages\": [], \"messages\": []}", FaultClass::MalformedJson),
         (deep.as_bytes(), FaultClass::MalformedJson),
         (nested.as_bytes(), FaultClass::MalformedJson),
         (b"[]", FaultClass::WrongShape),
@@ -367,13 +269,7 @@ fn bytes_that_are_not_one_record_are_refused_as_such() {
     }
     // A NUL that JSON writes as an escape is text like any other.
     let escaped = b"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\\u0000b\"}]}";
-    assert_eq!(
-        parse_record(escaped, RecordShape::Messages)
-            .unwrap()
-            .messages[0]
-            .text(),
-        "a\0b"
-    );
+    assert_eq!(parse_record(escaped, RecordShape::Messages).unwrap().messages[0].text(), "a\0b");
 }
 
 #[test]
@@ -386,10 +282,7 @@ fn numbers_that_lost_digits_are_refused_where_templates_print_them() {
     };
     assert!(record("18446744073709551615").is_ok());
     assert!(record("-9223372036854775808").is_ok());
-    assert_eq!(
-        class(record("18446744073709551616")),
-        FaultClass::UnsupportedField
-    );
+    assert_eq!(class(record("18446744073709551616")), FaultClass::UnsupportedField);
     assert_eq!(class(record("1e300")), FaultClass::UnsupportedField);
 }
 
@@ -399,26 +292,15 @@ fn the_shape_is_what_most_of_the_first_records_have() {
     let (c, m) = (r#"{"conversations": []}"#, r#"{"messages": []}"#);
     assert_eq!(detect(&[c, "broken", m, c]), Ok(RecordShape::Conversations));
     assert_eq!(detect(&[m]), Ok(RecordShape::Messages));
-    assert_eq!(
-        detect(&[m, c]),
-        Err(ShapeError::Mixed {
-            conversations: 1,
-            messages: 1
-        })
-    );
-    assert_eq!(
-        detect(&["{}", r#"{"messages": 1}"#]),
-        Err(ShapeError::Unknown { records: 2 })
-    );
+    assert_eq!(detect(&[m, c]), Err(ShapeError::Mixed { conversations: 1, messages: 1 }));
+    assert_eq!(detect(&["{}", r#"{"messages": 1}"#]), Err(ShapeError::Unknown { records: 2 }));
 }
 
 #[test]
 fn a_record_with_both_lists_or_two_systems_is_refused() {
     let list = json!([{"from": "gpt", "value": "a"}]);
     assert_eq!(
-        class(conversations(
-            json!({"conversations": list, "messages": list})
-        )),
+        class(conversations(json!({"conversations": list, "messages": list}))),
         FaultClass::WrongShape
     );
     assert!(conversations(json!({"conversations": list, "messages": null})).is_ok());
@@ -479,12 +361,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
             prop::collection::vec((word.clone(), inner), 0..6).prop_map(|fields| {
-                Value::Object(
-                    fields
-                        .into_iter()
-                        .map(|(key, value)| (key.to_owned(), value))
-                        .collect(),
-                )
+                Value::Object(fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
             }),
         ]
     })

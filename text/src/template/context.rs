@@ -18,20 +18,13 @@ pub(super) fn build(
     globals: &[(String, Value)],
 ) -> Value {
     let mut context: BTreeMap<String, Value> = globals.iter().cloned().collect();
-    let messages: Vec<Value> = conversation
-        .messages
-        .iter()
-        .map(|message| build_message(message, hider))
-        .collect();
+    let messages: Vec<Value> =
+        conversation.messages.iter().map(|message| build_message(message, hider)).collect();
     context.insert("messages".into(), Value::from_object(messages));
     let tools = if conversation.tools.is_empty() {
         Value::from(())
     } else {
-        conversation
-            .tools
-            .iter()
-            .map(|tool| json(tool, hider))
-            .collect()
+        conversation.tools.iter().map(|tool| json(tool, hider)).collect()
     };
     context.insert("tools".into(), tools);
     context.insert("documents".into(), Value::from(()));
@@ -52,10 +45,7 @@ fn build_message(message: &Message, hider: Option<&Hider<'_>>) -> Value {
             for run in parts.chunk_by(|left, right| is_text(left) && is_text(right)) {
                 match (run, hider) {
                     ([Part::Image(_)], _) => {
-                        list.push(Value::from_object(BTreeMap::from([(
-                            "type",
-                            Value::from("image"),
-                        )])));
+                        list.push(Value::from_object(BTreeMap::from([("type", Value::from("image"))])));
                     }
                     (run, Some(hider)) => {
                         list.extend(hider.hide_run(run, hide).iter().map(|text| text_part(text)));
@@ -69,28 +59,15 @@ fn build_message(message: &Message, hider: Option<&Hider<'_>>) -> Value {
             Value::from_object(list)
         }
     };
-    let mut fields = BTreeMap::from([
-        ("role", Value::from(message.role.as_str())),
-        ("content", content),
-    ]);
+    let mut fields = BTreeMap::from([("role", Value::from(message.role.as_str())), ("content", content)]);
     if !message.tool_calls.is_empty() {
-        fields.insert(
-            "tool_calls",
-            message
-                .tool_calls
-                .iter()
-                .map(|call| json(call, hider))
-                .collect(),
-        );
+        fields.insert("tool_calls", message.tool_calls.iter().map(|call| json(call, hider)).collect());
     }
     Value::from_object(fields)
 }
 
 fn text_part(text: &str) -> Value {
-    Value::from_object(BTreeMap::from([
-        ("type", Value::from("text")),
-        ("text", Value::from(text)),
-    ]))
+    Value::from_object(BTreeMap::from([("type", Value::from("text")), ("text", Value::from(text))]))
 }
 
 fn hidden<'t>(text: &'t str, hider: Option<&Hider<'_>>, hide: Hide) -> Cow<'t, str> {
@@ -115,12 +92,7 @@ pub(crate) fn json(value: &Json, hider: Option<&Hider<'_>>) -> Value {
         Json::Object(fields) => {
             let map: IndexMap<Value, Value> = fields
                 .iter()
-                .map(|(key, value)| {
-                    (
-                        Value::from(hidden(key, hider, Hide::Every)),
-                        json(value, hider),
-                    )
-                })
+                .map(|(key, value)| (Value::from(hidden(key, hider, Hide::Every)), json(value, hider)))
                 .collect();
             Value::from_object(map)
         }

@@ -19,15 +19,7 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-const WEEKDAYS: [&str; 7] = [
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-];
+const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 /// A day of the Gregorian calendar, years 1 to 9999. Its time is midnight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,10 +66,7 @@ impl FromStr for Date {
 
 impl Date {
     fn day_of_year(self) -> u32 {
-        (1..self.month)
-            .map(|month| days_in_month(self.year, month))
-            .sum::<u32>()
-            + self.day
+        (1..self.month).map(|month| days_in_month(self.year, month)).sum::<u32>() + self.day
     }
 
     /// 0 is Sunday.
@@ -102,17 +91,10 @@ impl Date {
             if !padded {
                 code = characters.next();
             }
-            let month = MONTHS
-                .get(self.month as usize - 1)
-                .copied()
-                .unwrap_or_default();
+            let month = MONTHS.get(self.month as usize - 1).copied().unwrap_or_default();
             let weekday = WEEKDAYS.get(self.weekday()).copied().unwrap_or_default();
             let number = |value: u32, width: usize| {
-                if padded {
-                    format!("{value:0width$}")
-                } else {
-                    value.to_string()
-                }
+                if padded { format!("{value:0width$}") } else { value.to_string() }
             };
             let text = match code {
                 Some('Y') => number(self.year, 4),
@@ -147,10 +129,7 @@ mod tests {
     #[test]
     fn dates_are_formatted_as_strftime_does() {
         let date: Date = "2024-07-26".parse().unwrap();
-        assert_eq!(
-            date.format("%d %b %Y, %A %-m %j %%").unwrap(),
-            "26 Jul 2024, Friday 7 208 %"
-        );
+        assert_eq!(date.format("%d %b %Y, %A %-m %j %%").unwrap(), "26 Jul 2024, Friday 7 208 %");
         let leap: Date = "2000-02-29".parse().unwrap();
         assert_eq!(leap.format("%a %F").unwrap(), "Tue 2000-02-29");
         assert!(leap.format("%s").is_err());

@@ -22,12 +22,7 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     Ok(out)
 }
 
-fn write_value(
-    out: &mut String,
-    value: &Value,
-    indent: Option<usize>,
-    depth: usize,
-) -> Result<(), Error> {
+fn write_value(out: &mut String, value: &Value, indent: Option<usize>, depth: usize) -> Result<(), Error> {
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -54,10 +49,7 @@ fn write_value(
             })?;
         }
         kind => {
-            return Err(Error::new(
-                ErrorKind::InvalidOperation,
-                format!("{kind} is not json serializable"),
-            ));
+            return Err(Error::new(ErrorKind::InvalidOperation, format!("{kind} is not json serializable")));
         }
     }
     Ok(())
@@ -133,11 +125,7 @@ pub(super) fn python_float(value: f64) -> String {
     if (-4..16).contains(&exponent) {
         // Rust's `{:?}` keeps ".0" and shortest digits, but changes to an exponent at other places; `{}` never does.
         let fixed = format!("{value}");
-        if fixed.contains('.') {
-            fixed
-        } else {
-            fixed + ".0"
-        }
+        if fixed.contains('.') { fixed } else { fixed + ".0" }
     } else {
         let sign = if exponent < 0 { '-' } else { '+' };
         format!("{digits}e{sign}{:02}", exponent.abs())

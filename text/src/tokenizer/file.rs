@@ -23,9 +23,7 @@ pub enum TokenizerError {
     #[error("tokenizer.json cannot be read: {0}")]
     Library(String),
     /// A part of it that would make extents or ids wrong.
-    #[error(
-        "tokenizer.json has {what}; only byte-level BPE with NFC or no normalizer is supported"
-    )]
+    #[error("tokenizer.json has {what}; only byte-level BPE with NFC or no normalizer is supported")]
     Unsupported {
         /// Which part.
         what: String,
@@ -115,28 +113,19 @@ impl Tokenizer {
         config: &[(u32, AddedTokenFile)],
         special: &[String],
     ) -> Result<Self, TokenizerError> {
-        let file: TokenizerFile<'_> =
-            serde_json::from_slice(tokenizer_json).map_err(TokenizerError::Json)?;
+        let file: TokenizerFile<'_> = serde_json::from_slice(tokenizer_json).map_err(TokenizerError::Json)?;
         let model = &file.model;
         let unsupported = |what: String| TokenizerError::Unsupported { what };
         if model.kind.as_deref().is_some_and(|kind| kind != "BPE") {
-            return Err(unsupported(format!(
-                "model {}",
-                model.kind.as_deref().unwrap_or_default()
-            )));
+            return Err(unsupported(format!("model {}", model.kind.as_deref().unwrap_or_default())));
         }
         if model.dropout.is_some_and(|dropout| dropout != 0.0) {
             return Err(unsupported("dropout".into()));
         }
-        let nfc = is_nfc(&file.normalizer)
-            .ok_or_else(|| unsupported("a normalizer other than NFC".into()))?;
+        let nfc =
+            is_nfc(&file.normalizer).ok_or_else(|| unsupported("a normalizer other than NFC".into()))?;
         let vocab: HashMap<Cow<'_, str>, u32> =
             serde_json::from_str(model.vocab.get()).map_err(TokenizerError::Json)?;
-
-        let text = library_format(&file)?;
-        let pipeline = tokenizers::from_json(&text)
-            .map_err(|error| TokenizerError::Library(error.to_string()))?;
-        drop(text);
 
         let added = merge_added(&file.added_tokens, config, special, &vocab)?;
         let count = vocab
@@ -145,13 +134,15 @@ impl Tokenizer {
             .chain(added.iter().map(|token| token.id))
             .max()
             .map_or(0, |id| id as usize + 1);
-        // Ids index a table; a file with one huge id would make it huge.
+        // Ids index tables, here and in the library, which does not check; one huge id would make them huge.
         if count > 16 * (vocab.len() + added.len()) + 65_536 {
-            return Err(unsupported(format!(
-                "an id of {count} in a vocabulary of {}",
-                vocab.len()
-            )));
+            return Err(unsupported(format!("an id of {count} in a vocabulary of {}", vocab.len())));
         }
+        let text = library_format(&file)?;
+        let pipeline =
+            tokenizers::from_json(&text).map_err(|error| TokenizerError::Library(error.to_string()))?;
+        drop(text);
+
         let mut lengths = vec![0u32; count];
         for (word, id) in &vocab {
             // In the byte-level alphabet one character is one byte.
@@ -162,9 +153,7 @@ impl Tokenizer {
         for token in &added {
             if let Some(length) = lengths.get_mut(token.id as usize) {
                 if *length > 0 && !vocab.contains_key(token.content.as_str()) {
-                    return Err(TokenizerError::AddedTokens {
-                        why: "one has the id of another word",
-                    });
+                    return Err(TokenizerError::AddedTokens { why: "one has the id of another word" });
                 }
                 *length = u32::try_from(token.content.len()).unwrap_or(0);
             }
@@ -226,8 +215,7 @@ fn library_format(file: &TokenizerFile<'_>) -> Result<String, TokenizerError> {
     if model.byte_level {
         small["model"]["byte_level"] = Value::Bool(true);
     }
-    tokenizers::canonicalize_value(&mut small)
-        .map_err(|error| TokenizerError::Library(error.to_string()))?;
+    tokenizers::canonicalize_value(&mut small).map_err(|error| TokenizerError::Library(error.to_string()))?;
     let fields = match small {
         Value::Object(fields) => fields,
         _ => Map::new(),
@@ -238,9 +226,7 @@ fn library_format(file: &TokenizerFile<'_>) -> Result<String, TokenizerError> {
         .and_then(Value::as_bool)
         .unwrap_or(false);
     if !is_byte_level {
-        return Err(TokenizerError::Unsupported {
-            what: "no ByteLevel pre-tokenizer".into(),
-        });
+        return Err(TokenizerError::Unsupported { what: "no ByteLevel pre-tokenizer".into() });
     }
     let merges = pairs(model.merges)?;
     let mut text = String::with_capacity(model.vocab.get().len() + merges.len() + 4096);
@@ -289,14 +275,10 @@ fn pairs(merges: &RawValue) -> Result<Cow<'_, str>, TokenizerError> {
         let (left, right) = line
             .split_once(' ')
             .filter(|(_, right)| !right.contains(' '))
-            .ok_or_else(|| TokenizerError::Unsupported {
-                what: "a merge that is not two words".into(),
-            })?;
+            .ok_or_else(|| TokenizerError::Unsupported { what: "a merge that is not two words".into() })?;
         pairs.push((left, right));
     }
-    serde_json::to_string(&pairs)
-        .map(Cow::Owned)
-        .map_err(TokenizerError::Json)
+    serde_json::to_string(&pairs).map(Cow::Owned).map_err(TokenizerError::Json)
 }
 
 /// Added tokens of both files, by id. As in the reference, tokenizer_config.json adds to and overrides tokenizer.json.
@@ -329,16 +311,10 @@ fn merge_added(
         if new.normalized && !new.content.is_ascii() {
             return Err(bad("one is matched after normalisation and is not ascii"));
         }
-        if vocab
-            .get(new.content.as_str())
-            .is_some_and(|known| *known != id)
-        {
+        if vocab.get(new.content.as_str()).is_some_and(|known| *known != id) {
             return Err(bad("one has another id in the vocabulary"));
         }
-        match added
-            .iter()
-            .position(|known| known.content == new.content || known.id == id)
-        {
+        match added.iter().position(|known| known.content == new.content || known.id == id) {
             None => added.push(new),
             Some(index) => match added.get_mut(index) {
                 Some(known) if known.content != new.content => return Err(bad("two have one id")),

@@ -13,23 +13,15 @@ use super::*;
 use crate::processor::layout::Row;
 
 fn tokenizer_json() -> Vec<u8> {
-    let path = Path::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../tests/golden/tokenizer/tokenizer.json.gz"
-    ));
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tokenizer/tokenizer.json.gz"));
     let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(fs::File::open(path).unwrap())
-        .read_to_end(&mut bytes)
-        .unwrap();
+    flate2::read::GzDecoder::new(fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
     bytes
 }
 
 /// Rendered texts of the golden conversations.
 fn golden_texts() -> Vec<String> {
-    let path = Path::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../tests/golden/expected/text.json"
-    ));
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/expected/text.json"));
     let text: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     text["samples"]
         .as_array()
@@ -98,9 +90,7 @@ fn seeded_texts(count: usize) -> Vec<String> {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let strategy = random_text();
-    (0..count)
-        .map(|_| strategy.new_tree(&mut runner).unwrap().current())
-        .collect()
+    (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
 }
 
 #[test]
@@ -118,18 +108,12 @@ fn ids_and_extents_are_those_of_the_release_with_offsets() {
         assert_eq!(row.ids, expected.get_ids(), "{text:?}");
 
         // Two spans at places that differ from text to text.
-        let places: Vec<usize> = text
-            .char_indices()
-            .map(|(place, _)| place)
-            .chain([text.len()])
-            .collect();
+        let places: Vec<usize> = text.char_indices().map(|(place, _)| place).chain([text.len()]).collect();
         let place = |part: usize| places[(number * 31 + places.len() * part / 5) % places.len()];
         let mut ends = [place(1), place(2), place(3), place(4)];
         ends.sort_unstable();
-        let spans: Vec<_> = [ends[0]..ends[1], ends[2]..ends[3]]
-            .into_iter()
-            .filter(|span| !span.is_empty())
-            .collect();
+        let spans: Vec<_> =
+            [ends[0]..ends[1], ends[2]..ends[3]].into_iter().filter(|span| !span.is_empty()).collect();
         let mut row = Row::new(&ours, &spans);
         // A place between a letter and the mark that composes with it is in no token; such spans are refused.
         if row.text(text, 0..text.len()).is_err() {
@@ -139,21 +123,12 @@ fn ids_and_extents_are_those_of_the_release_with_offsets() {
         let expected: Vec<u8> = expected
             .get_offsets()
             .iter()
-            .map(|(start, end)| {
-                u8::from(
-                    spans
-                        .iter()
-                        .any(|span| *start < span.end && *end > span.start),
-                )
-            })
+            .map(|(start, end)| u8::from(spans.iter().any(|span| *start < span.end && *end > span.start)))
             .collect();
         assert_eq!(row.loss_mask, expected, "{text:?} {spans:?}");
         spans_compared += 1;
     }
-    assert!(
-        spans_compared > 3000,
-        "{spans_compared} compared, {spans_refused} refused"
-    );
+    assert!(spans_compared > 3000, "{spans_compared} compared, {spans_refused} refused");
 }
 
 #[test]
@@ -162,12 +137,7 @@ fn merges_written_as_lines_are_read_like_pairs() {
     let pairs = Tokenizer::from_files(&serde_json::to_vec(&file).unwrap(), &[], &[]).unwrap();
     let merges = file["model"]["merges"].as_array_mut().unwrap();
     for merge in merges.iter_mut() {
-        *merge = format!(
-            "{} {}",
-            merge[0].as_str().unwrap(),
-            merge[1].as_str().unwrap()
-        )
-        .into();
+        *merge = format!("{} {}", merge[0].as_str().unwrap(), merge[1].as_str().unwrap()).into();
     }
     let lines = Tokenizer::from_files(&serde_json::to_vec(&file).unwrap(), &[], &[]).unwrap();
     for text in seeded_texts(50) {
