@@ -5,21 +5,17 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
-use feedmill_protocol::http::{HEADER_DEATHS, HEADER_NEED, HEADER_PLAN, HEADER_RUN, batch_path};
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
-use http::{HeaderValue, Method, StatusCode};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::answer;
-use crate::batch::{Batch, Timings};
+use crate::attempt::Attempt;
+use crate::batch::Batch;
 use crate::chance;
 use crate::choice::{self, Choice, Standing};
-use crate::error::{Attempt, ClientError, Disagreement, SharedHistory, lock};
+use crate::error::{Attempt as FailedAttempt, ClientError, Disagreement, SharedHistory, lock};
 use crate::fault::{Fault, Verdict};
-use crate::link;
 use crate::member::Member;
 use crate::settings::{Endpoint, FleetSettings};
 
@@ -60,7 +56,7 @@ impl ExpectedPlan {
     }
 
     /// Fixes it, unless it is fixed already; gives what it is then.
-    fn fix(&self, plan: PlanDigest) -> PlanDigest {
+    pub(crate) fn fix(&self, plan: PlanDigest) -> PlanDigest {
         *self.0.get_or_init(|| plan)
     }
 }
@@ -229,13 +225,13 @@ impl Fleet {
                 Choice::Ask(index) => {
                     let member = &members[index];
                     history.asking(&member.endpoint);
-                    let asked = Asked {
-                        fleet: &self.inner,
+                    let attempt = Attempt {
+                        settings: &self.inner.settings,
                         request,
                         needed_at: begin + request.need.min(LONGEST_NEED),
                         deaths,
                     };
-                    let (connection, fault) = match asked.of(member).await {
+                    let (connection, fault) = match attempt.at(member).await {
                         Ok(mut batch) => {
                             batch.timings.total = chance::now() - begin;
                             batch.timings.failures = round.failures;
@@ -246,7 +242,7 @@ impl Fleet {
                     round.failures = round.failures.saturating_add(1);
                     deaths += u32::from(fault.is_death());
                     tracing::debug!(worker = %member.endpoint, range = %request.range, reason = %fault, "attempt failed");
-                    history.push(Attempt {
+                    history.push(FailedAttempt {
                         worker: member.endpoint.clone(),
                         after: chance::now() - begin,
                         fault: fault.clone(),
@@ -339,85 +335,6 @@ impl Round {
         self.tried.clear();
         self.reopened = false;
         self.resume_at = None;
-    }
-}
-
-/// One request for one batch.
-struct Asked<'a> {
-    fleet: &'a Inner,
-    request: &'a BatchRequest,
-    needed_at: Instant,
-    deaths: u32,
-}
-
-impl Asked<'_> {
-    /// The batch, or the fault and the number of the connection it happened on.
-    async fn of(&self, member: &Member) -> Result<Batch, (Option<u64>, Fault)> {
-        let begin = chance::now();
-        let (settings, range) = (&self.fleet.settings, self.request.range);
-        let _place = member.line.place(self.needed_at).await;
-        let expected = self.request.plan.get();
-        match member.standing(&self.request.stream, expected) {
-            // What happened while this request stood in line.
-            Standing::Down => return Err((None, Fault::Closed)),
-            Standing::Disagrees => return Err((None, Fault::OtherPlan { theirs: None })),
-            _ => {}
-        }
-        let mut session = member.bulk.session().await.map_err(|fault| (None, fault))?;
-        let number = session.number();
-        let on = |fault| (Some(number), fault);
-        let queued = chance::now();
-
-        let path = batch_path(&self.request.stream, range, self.request.stop);
-        let mut message = member.request(Method::GET, &path, Bytes::new()).map_err(on)?;
-        let need = self.needed_at.saturating_duration_since(queued);
-        let headers = message.headers_mut();
-        headers.insert(HEADER_NEED, (need.as_millis() as u64).into());
-        let asker = format!("{}/{}", settings.run, self.request.rank);
-        if let Ok(asker) = HeaderValue::try_from(asker) {
-            headers.insert(HEADER_RUN, asker);
-        }
-        if let Some(plan) = expected
-            && let Ok(plan) = HeaderValue::try_from(plan.to_string())
-        {
-            headers.insert(HEADER_PLAN, plan);
-        }
-        if self.deaths > 0 {
-            headers.insert(HEADER_DEATHS, self.deaths.into());
-        }
-
-        let timeouts = &settings.timeouts;
-        let answer = session.send(message, timeouts.head).await.map_err(on)?;
-        let (head, body) = answer.into_parts();
-        let head_came = chance::now();
-        if head.status != StatusCode::OK {
-            let (bytes, _) =
-                link::read_bounded(body, answer::MAX_PROBLEM_BYTES, timeouts.body_stall).await.map_err(on)?;
-            let pause = timeouts.max_retry_after;
-            let fault = answer::refusal(head.status, &head.headers, &bytes, expected, pause);
-            return Err(on(fault));
-        }
-        let promised = answer::batch_head(&head.headers, self.request.plan.get(), settings.max_batch_bytes)
-            .map_err(on)?;
-        let bytes = link::read_exactly(body, promised.length, timeouts.body_stall).await.map_err(on)?;
-        answer::batch_bytes(&bytes, range, promised.plan, settings.verify_hashes).map_err(on)?;
-        if self.request.plan.fix(promised.plan) != promised.plan {
-            let theirs = Some(promised.plan);
-            return Err(on(Fault::OtherPlan { theirs }));
-        }
-        member.succeeded();
-        Ok(Batch {
-            bytes,
-            range,
-            plan: promised.plan,
-            worker: member.endpoint.clone(),
-            timings: Timings {
-                queued: queued - begin,
-                head: head_came - queued,
-                body: chance::now() - head_came,
-                ..Timings::default()
-            },
-        })
     }
 }
 

@@ -1,9 +1,8 @@
 //! Pulls ranges of a stream from a fleet of workers, in order, whatever happens to single workers.
 //!
 //! ```text
-//! puller ─► fleet ─► choice ─► member ─► link ─► answer ─► batch
-//!    └─► tally        (who)    (health)  (h2)   (checks)
-//!                └─► control (plan, status, reports)
+//! puller ─► fleet ─► choice ─► attempt ─► member ─► line ─► link ─► answer ─► batch
+//!    └─► tally  └─► control (who)         (health)  (turn)  (h2)   (checks)
 //! ```
 //!
 //! A window of ranges is kept outstanding ahead of the trainer: asking early is the prefetch. Every
@@ -17,6 +16,8 @@ mod tally;
 
 /// What makes an answer a batch.
 mod answer;
+/// One request for one batch at one worker.
+mod attempt;
 /// A batch as it came.
 mod batch;
 /// Which worker is asked next.
