@@ -1,2 +1,86 @@
 //! The `feedmill` command.
-fn main() {}
+//!
+//! ```text
+//!  args ─► local ─► worker processes, ranks, view, summary
+//!     ├──► get  ──┐
+//!     ├──► show ──┴► target: a worker over http, or a pipeline in this process ─► table
+//!     └──► worker (what `local` starts)
+//! ```
+#![forbid(unsafe_code)]
+
+/// The command line as it is typed.
+mod args;
+/// One batch, described.
+mod get;
+/// A whole training's data on this machine.
+mod local;
+/// One sample, shown.
+mod show;
+
+/// The one place where a clock is read.
+mod clock;
+/// One request to a worker.
+mod http;
+/// A pipeline's file.
+mod pipeline;
+/// Folders served as S3.
+mod storage;
+/// Lines and numbers for people.
+mod table;
+/// Where batches come from.
+mod target;
+/// Errors that end the command with 2.
+mod usage;
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tracing_subscriber::EnvFilter;
+
+use args::{Arguments, Command};
+use usage::Usage;
+
+/// Freed memory goes back and forth between many threads; and a client that keeps the memory of frames halves its cost of receiving.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What is logged unless `RUST_LOG` says otherwise. Bad records are in the summary, and in what `show` says.
+const LOG: &str = "warn,feedmill_worker::make=error";
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Local(arguments) => on_runtime(local::run(&arguments)),
+        Command::Get(arguments) => on_runtime(succeeding(get::run(&arguments))),
+        Command::Show(arguments) => on_runtime(succeeding(show::run(&arguments))),
+        // It has a runtime and logs of its own.
+        Command::Worker(arguments) => feedmill_worker::main(&arguments),
+    }
+}
+
+async fn succeeding(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
+    work.await.map(|()| ExitCode::SUCCESS)
+}
+
+/// Runs to the end and says what went wrong.
+fn on_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("feedmill: cannot start threads: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(work);
+    // What the S3 server reads from disk is read on threads that nobody waits for.
+    runtime.shutdown_background();
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("feedmill: {error:#}");
+            if error.is::<Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The command line as it is typed, and what follows from it.
+
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use feedmill_protocol::position::Range;
+use feedmill_protocol::ranks::{LayoutError, RankLayout};
+
+use crate::storage::BucketFolder;
+
+/// Keeps GPUs fed: records and pictures from S3 become exactly the tensors that the model's own processor makes.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs a whole training's data on this machine: workers, ranks that pull in lock step, a summary
+    ///
+    /// Worker processes are started on free ports of 127.0.0.1, and ranks read from them as a training would: in lock step, each step
+    /// taking the time that is given. Ends with 1 when a promise did not hold: a position missing or there twice, a hash that is not
+    /// that of its sample, a chain of hashes that differs.
+    Local(LocalArguments),
+    /// Fetches one batch and says what is in it
+    Get(GetArguments),
+    /// Shows what stands at a position: text, what of it is learnt, pictures, and why another record stands in
+    Show(ShowArguments),
+    /// A worker process
+    #[command(hide = true)]
+    Worker(feedmill_worker::WorkerArgs),
+}
+
+/// `feedmill local`.
+#[derive(Clone, Debug, Args)]
+pub struct LocalArguments {
+    /// The pipeline, YAML
+    #[arg(value_name = "FILE")]
+    pub pipeline: PathBuf,
+    /// Worker processes
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub workers: u32,
+    /// Data-parallel ranks
+    #[arg(long, value_name = "D", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub ranks: u64,
+    /// Samples of one optimizer step over all ranks [default: one micro batch for each rank]
+    #[arg(long, value_name = "G")]
+    pub global_batch: Option<u64>,
+    /// Samples in one batch of a rank
+    #[arg(long, value_name = "m", default_value_t = 4)]
+    pub micro_batch: u64,
+    /// How long a rank computes in each step
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 100)]
+    pub step_ms: u64,
+    /// Steps to make
+    #[arg(long, value_name = "S", conflicts_with = "epochs")]
+    pub steps: Option<NonZeroU64>,
+    /// Epochs to read, the last step padded with filler rows [default: 1]
+    #[arg(long, value_name = "E")]
+    pub epochs: Option<NonZeroU64>,
+    /// Batches that each rank has asked for or in hand
+    #[arg(long, value_name = "W", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub window: u32,
+    /// The stream to read
+    #[arg(long, value_name = "NAME", default_value = "train")]
+    pub stream: String,
+    /// Threads for CPU work in each worker [default: this machine's cores, shared out]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads_per_worker: Option<u32>,
+    /// Kills one worker half-way and starts another in its place; the bytes must not change
+    #[arg(long)]
+    pub kill_worker: bool,
+    /// Afterwards reads the same positions once more, from one worker that nobody disturbs, and compares
+    #[arg(long)]
+    pub check: bool,
+    /// Writes the summary as JSON too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Shows what workers log
+    #[arg(long, short)]
+    pub verbose: bool,
+    /// Where the data is.
+    #[command(flatten)]
+    pub storage: StorageArguments,
+}
+
+/// Where the data is, when it is not where the pipeline says.
+#[derive(Clone, Debug, Args)]
+pub struct StorageArguments {
+    /// Serves a folder as S3 from this process: its subfolders are the buckets, or with BUCKET= it is that bucket itself
+    #[arg(long, value_name = "[BUCKET=]FOLDER")]
+    pub embedded_s3: Vec<BucketFolder>,
+}
+
+/// `feedmill get`.
+#[derive(Clone, Debug, Args)]
+pub struct GetArguments {
+    /// A pipeline, or http://HOST:PORT of a worker; a file needs no server
+    #[arg(value_name = "FILE|URL")]
+    pub target: String,
+    /// Positions START-END, the end not included
+    #[arg(value_name = "RANGE")]
+    pub range: Range,
+    /// The stream to read
+    #[arg(long, value_name = "NAME", default_value = "train")]
+    pub stream: String,
+    /// The trainer's end; rows at or past it are filler
+    #[arg(long, value_name = "POSITION")]
+    pub stop: Option<u64>,
+    /// Writes the batch as a safetensors file
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Where the data is.
+    #[command(flatten)]
+    pub storage: StorageArguments,
+}
+
+/// `feedmill show`.
+#[derive(Clone, Debug, Args)]
+pub struct ShowArguments {
+    /// A pipeline, or http://HOST:PORT of a worker; a file needs no server
+    #[arg(value_name = "FILE|URL")]
+    pub target: String,
+    /// The position
+    #[arg(value_name = "POSITION")]
+    pub position: u64,
+    /// The stream to look into
+    #[arg(long, value_name = "NAME", default_value = "train")]
+    pub stream: String,
+    /// Where the data is.
+    #[command(flatten)]
+    pub storage: StorageArguments,
+}
+
+impl LocalArguments {
+    /// `G`, `D` and `m`.
+    ///
+    /// # Errors
+    /// Numbers that do not divide.
+    pub fn layout(&self) -> Result<RankLayout, LayoutError> {
+        let wave = self.ranks.saturating_mul(self.micro_batch);
+        RankLayout::new(self.global_batch.unwrap_or(wave), self.ranks, self.micro_batch)
+    }
+
+    /// Threads of each worker, when the machine has so many cores.
+    pub fn threads(&self, cores: usize) -> u32 {
+        let share = u32::try_from(cores).unwrap_or(u32::MAX) / self.workers;
+        self.threads_per_worker.unwrap_or(share.max(1))
+    }
+
+    /// The trainer's end: so many steps, or so many epochs of `samples_per_epoch` positions.
+    ///
+    /// # Errors
+    /// More positions than there are.
+    pub fn stop(&self, layout: RankLayout, samples_per_epoch: u64) -> Result<u64, anyhow::Error> {
+        let (count, each) = match (self.steps, self.epochs) {
+            (Some(steps), _) => (steps.get(), layout.global_batch()),
+            (None, epochs) => (epochs.map_or(1, NonZeroU64::get), samples_per_epoch),
+        };
+        let stop = count.checked_mul(each).unwrap_or(u64::MAX);
+        let whole = stop.div_ceil(layout.global_batch()).checked_mul(layout.global_batch());
+        match whole {
+            Some(whole) if whole <= feedmill_protocol::position::POSITION_END => Ok(stop),
+            _ => anyhow::bail!(
+                "{count} x {each} positions is past position 2^53, the last one; ask for fewer steps or epochs"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn local(words: &[&str]) -> LocalArguments {
+        let words = ["feedmill", "local", "p.yaml"].iter().chain(words);
+        match Arguments::try_parse_from(words).unwrap().command {
+            Command::Local(arguments) => arguments,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn steps_and_epochs_give_the_trainers_end() {
+        let cases: [(&[&str], u64, Option<u64>); 6] = [
+            (&[], 594, Some(594)),
+            (&["--epochs", "3"], 594, Some(1782)),
+            (&["--steps", "10"], 594, Some(80)),
+            (&["--steps", "10", "--ranks", "4", "--global-batch", "32"], 594, Some(320)),
+            (&["--epochs", "9007199254740993"], 594, None),
+            (&["--epochs", "1"], (1 << 53) - 1, Some((1 << 53) - 1)),
+        ];
+        for (words, per_epoch, expected) in cases {
+            let arguments = local(words);
+            let stop = arguments.stop(arguments.layout().unwrap(), per_epoch).ok();
+            assert_eq!(stop, expected, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn cores_are_shared_out_and_every_worker_has_one() {
+        assert_eq!(local(&[]).threads(16), 8);
+        assert_eq!(local(&["--workers", "5"]).threads(2), 1);
+        assert_eq!(local(&["--threads-per-worker", "3"]).threads(16), 3);
+    }
+
+    #[test]
+    fn nonsense_is_a_usage_error() {
+        for words in [
+            &["local", "p.yaml", "--workers", "0"][..],
+            &["local", "p.yaml", "--steps", "0"],
+            &["local", "p.yaml", "--steps", "1", "--epochs", "1"],
+            &["get", "p.yaml", "5-4"],
+            &["get", "p.yaml"],
+            &["show", "p.yaml", "-1"],
+            &["local", "p.yaml", "--embedded-s3", "=x"],
+        ] {
+            let words = ["feedmill"].iter().chain(words);
+            assert_eq!(Arguments::try_parse_from(words).unwrap_err().exit_code(), 2);
+        }
+        assert!(local(&["--global-batch", "9"]).layout().is_err());
+    }
+}

@@ -1,0 +1,378 @@
+//! Takes worker processes, gives what the ranks got from them; kills one if asked, replaces those that end.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use feedmill_client::{Endpoint, Fleet, FleetSettings, Meter, Puller, PullerSettings, StreamPlan};
+use feedmill_protocol::http::PATH_READY;
+use feedmill_protocol::pipeline::ValidatedPipeline;
+use feedmill_protocol::ranks::RankLayout;
+use feedmill_protocol::report::WorkerStatus;
+use tokio::sync::{Barrier, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::interrupt::Interrupt;
+use super::rank::{self, Board, RankError, RankRun, SharedBoard, lock};
+use super::summary::Facts;
+use super::view::{RankReading, Rates, Reading, Screen, WorkerReading};
+use super::workers::{Ended, Workers};
+use crate::args::LocalArguments;
+use crate::usage::Usage;
+use crate::{clock, http, pipeline};
+
+/// The view is redrawn so often.
+const VIEW_EVERY: Duration = Duration::from_secs(1);
+
+/// Reading manifests may take this long; a person can end it before.
+const START: Duration = Duration::from_secs(24 * 3600);
+
+/// More workers than this ending by themselves is no bad luck.
+const MAX_LOST: u64 = 3;
+
+/// The worker that `--kill-worker` kills.
+const VICTIM: usize = 0;
+
+/// One name per start, as reports want it.
+pub fn run_name(what: &str) -> String {
+    format!("{what}-{}", std::process::id())
+}
+
+/// What a run is made of.
+pub struct Drive<'a> {
+    /// What was asked for.
+    pub arguments: &'a LocalArguments,
+    /// The pipeline.
+    pub pipeline: &'a ValidatedPipeline,
+    /// Global batch, ranks, micro batch.
+    pub layout: RankLayout,
+    /// When the workers were started.
+    pub begun: Instant,
+    /// Threads of each worker.
+    pub threads: u32,
+}
+
+/// What each worker last said of itself; None when it did not answer.
+type Statuses = Vec<(Endpoint, Option<WorkerStatus>)>;
+
+/// Everything that runs beside the loop; dropping it ends it.
+struct Running {
+    ranks: JoinSet<Result<(), RankError>>,
+    beside: JoinSet<()>,
+    fleets: Vec<Fleet>,
+    meters: Vec<Meter>,
+    board: SharedBoard,
+    made: watch::Receiver<u64>,
+    statuses: watch::Receiver<Statuses>,
+    names: BTreeMap<Endpoint, String>,
+}
+
+/// What happened in a run beside the batches.
+#[derive(Default)]
+struct Events {
+    killed: Option<(String, u64)>,
+    lost_workers: u64,
+    interrupted: bool,
+    failure: Option<String>,
+}
+
+impl Drive<'_> {
+    /// Runs until all ranks are done; None when a signal came before the first of them began.
+    ///
+    /// # Errors
+    /// Workers that do not start, or end again and again.
+    pub async fn run(
+        &self,
+        workers: &mut Workers,
+        screen: &mut Screen,
+        interrupt: &mut Interrupt,
+    ) -> anyhow::Result<Option<Facts>> {
+        let monitor = self.monitor(workers.endpoints())?;
+        let plan = tokio::select! {
+            plan = self.ready(&monitor, workers.endpoints(), screen) => plan?,
+            ended = workers.next_end() => return Err(ended.unasked()),
+            () = interrupt.wait() => return Ok(None),
+        };
+        let stop = self.arguments.stop(self.layout, plan.samples_per_epoch).map_err(Usage::new)?;
+        let steps = self.layout.steps_until(0, stop);
+        if self.arguments.kill_worker && steps < 2 {
+            return Err(Usage::new(anyhow::anyhow!(
+                "--kill-worker needs at least 2 steps; there is {steps}"
+            )));
+        }
+        screen.say(&self.announcement(&plan, stop, steps));
+        let mut running = self.start(workers, monitor, &plan, stop, steps)?;
+        let events = self.supervise(&mut running, workers, screen, interrupt, steps).await?;
+        screen.clear();
+        Ok(Some(self.facts(&running, &plan, stop, steps, events)))
+    }
+
+    fn monitor(&self, workers: Vec<Endpoint>) -> anyhow::Result<Fleet> {
+        let mut settings = FleetSettings::new(run_name("monitor"), workers);
+        settings.timeouts.total = START;
+        settings.timeouts.control = VIEW_EVERY;
+        Ok(Fleet::new(settings)?)
+    }
+
+    /// Waits until a worker has read its manifests, and says meanwhile what it does.
+    async fn ready(
+        &self,
+        monitor: &Fleet,
+        workers: Vec<Endpoint>,
+        screen: &mut Screen,
+    ) -> anyhow::Result<StreamPlan> {
+        let plan = monitor.plan(&self.arguments.stream);
+        tokio::pin!(plan);
+        let mut ticks = tokio::time::interval_at(clock::now() + VIEW_EVERY, VIEW_EVERY);
+        let mut said = String::new();
+        loop {
+            tokio::select! {
+                plan = &mut plan => return Ok(plan?),
+                _ = ticks.tick() => {}
+            }
+            let Some(worker) = workers.first() else { continue };
+            let doing = tokio::select! {
+                plan = &mut plan => return Ok(plan?),
+                answer = http::get(worker, PATH_READY) => answer.err().map(|error| error.to_string()),
+            };
+            if let Some(doing) = doing.filter(|doing| *doing != said) {
+                screen.draw(std::slice::from_ref(&doing));
+                said = doing;
+            }
+        }
+    }
+
+    fn announcement(&self, plan: &StreamPlan, stop: u64, steps: u64) -> String {
+        let (layout, arguments) = (self.layout, self.arguments);
+        let filler = (steps * layout.global_batch()).saturating_sub(stop);
+        format!(
+            "pipeline {}, stream {}: {} samples in an epoch, plan {}\n\
+             {} workers of {} threads; {} ranks; global batch {} = {} ranks x {} x micro batch {}; window {}\n\
+             {steps} steps of {} ms and what they wait: {stop} positions, {filler} filler rows in the last step",
+            self.pipeline.name,
+            arguments.stream,
+            plan.samples_per_epoch,
+            plan.plan,
+            arguments.workers,
+            self.threads,
+            layout.ranks(),
+            layout.global_batch(),
+            layout.ranks(),
+            layout.micro_batches_per_step(),
+            layout.micro_batch(),
+            arguments.window,
+            arguments.step_ms,
+        )
+    }
+
+    fn start(
+        &self,
+        workers: &Workers,
+        monitor: Fleet,
+        plan: &StreamPlan,
+        stop: u64,
+        steps: u64,
+    ) -> anyhow::Result<Running> {
+        let layout = self.layout;
+        let barrier = usize::try_from(layout.ranks()).context("more ranks than this machine can count")?;
+        let barrier = Arc::new(Barrier::new(barrier));
+        let board = Arc::new(Mutex::new(Board::new(stop, self.begun, clock::now())));
+        let (made, made_seen) = watch::channel(0);
+        let (statuses, statuses_seen) = watch::channel(Statuses::new());
+        let made = Arc::new(made);
+        let mut running = Running {
+            ranks: JoinSet::new(),
+            beside: JoinSet::new(),
+            fleets: vec![monitor.clone()],
+            meters: Vec::new(),
+            board: Arc::clone(&board),
+            made: made_seen,
+            statuses: statuses_seen,
+            names: workers.names().into_iter().collect(),
+        };
+        for rank in 0..layout.ranks() {
+            // Its own fleet, as the processes of a training have them.
+            let fleet = Fleet::new(FleetSettings::new(run_name("local"), workers.endpoints()))?;
+            let puller = Puller::new(
+                fleet.clone(),
+                PullerSettings {
+                    stream: self.arguments.stream.clone(),
+                    layout,
+                    rank,
+                    consumed: 0,
+                    stop: Some(stop),
+                    window: self.arguments.window as usize,
+                    plan: Some(plan.plan),
+                },
+            )?;
+            running.beside.spawn(rank::report(fleet.clone(), puller.meter()));
+            running.meters.push(puller.meter());
+            running.fleets.push(fleet);
+            let run = RankRun {
+                puller,
+                rank,
+                layout,
+                steps,
+                step_time: Duration::from_millis(self.arguments.step_ms),
+                board: Arc::clone(&board),
+                barrier: Arc::clone(&barrier),
+                made: Arc::clone(&made),
+            };
+            running.ranks.spawn(run.run());
+        }
+        running.beside.spawn(poll(monitor, statuses));
+        Ok(running)
+    }
+
+    async fn supervise(
+        &self,
+        running: &mut Running,
+        workers: &mut Workers,
+        screen: &mut Screen,
+        interrupt: &mut Interrupt,
+        steps: u64,
+    ) -> anyhow::Result<Events> {
+        let mut events = Events::default();
+        let mut rates = Rates::default();
+        let began = clock::now();
+        let kill_after = self.arguments.kill_worker.then_some(steps / 2);
+        loop {
+            tokio::select! {
+                joined = running.ranks.join_next() => match joined {
+                    None => return Ok(events),
+                    Some(Ok(Ok(()))) => {}
+                    Some(Ok(Err(error))) => {
+                        // The others would wait for it for ever.
+                        running.ranks.abort_all();
+                        events.failure.get_or_insert(error.to_string());
+                    }
+                    Some(Err(error)) if error.is_cancelled() => {}
+                    Some(Err(error)) => {
+                        running.ranks.abort_all();
+                        events.failure.get_or_insert(format!("a fault of ours: {error}"));
+                    }
+                },
+                Ok(()) = running.made.changed(), if kill_after.is_some() && events.killed.is_none() => {
+                    let made = *running.made.borrow_and_update();
+                    if Some(made) >= kill_after {
+                        events.killed = workers.names().into_iter().nth(VICTIM).map(|(_, name)| (name, made));
+                        lock(&running.board).pace.mark = Some(made);
+                        workers.kill(VICTIM);
+                    }
+                }
+                ended = workers.next_end() => {
+                    if events.killed.as_ref().is_none_or(|(name, _)| *name != ended.name) {
+                        events.lost_workers += 1;
+                        screen.say(&format!("worker {} ended ({}); starting another one", ended.name, ended.status));
+                        give_up_after(&ended, events.lost_workers)?;
+                    } else {
+                        screen.say(&format!("worker {} killed; starting another one in its place", ended.name));
+                    }
+                    workers.replace(ended.index).await?;
+                    running.names.extend(workers.names());
+                    for fleet in &running.fleets {
+                        fleet.set_workers(workers.endpoints());
+                    }
+                }
+                Ok(()) = running.statuses.changed() => {
+                    let reading = running.reading(clock::now() - began, steps);
+                    screen.draw(&rates.lines(reading));
+                }
+                () = interrupt.wait() => {
+                    events.interrupted = true;
+                    running.ranks.abort_all();
+                    screen.say("ending");
+                }
+            }
+        }
+    }
+
+    fn facts(&self, running: &Running, plan: &StreamPlan, stop: u64, steps: u64, events: Events) -> Facts {
+        let board = lock(&running.board);
+        let mut served: BTreeMap<String, u64> = BTreeMap::new();
+        for (endpoint, batches) in &board.served {
+            let name = running.names.get(endpoint).cloned().unwrap_or_else(|| endpoint.to_string());
+            *served.entry(name).or_default() += batches;
+        }
+        let everybody = board.first_batch.len() as u64 == self.layout.ranks();
+        Facts {
+            pipeline: self.pipeline.name.clone(),
+            stream: self.arguments.stream.clone(),
+            plan: plan.plan.to_string(),
+            samples_per_epoch: plan.samples_per_epoch,
+            layout: self.layout,
+            workers: self.arguments.workers,
+            stop,
+            steps,
+            step_time: Duration::from_millis(self.arguments.step_ms),
+            counts: board.ledger.counts().clone(),
+            pace: board.pace.clone(),
+            bytes: board.bytes,
+            batches: board.batches,
+            moved: board.moved,
+            served,
+            first_batch: board.first_batch.values().max().copied().filter(|_| everybody),
+            datasets: pipeline::dataset_names(self.pipeline, &self.arguments.stream),
+            bad_records: Vec::new(),
+            killed: events.killed,
+            lost_workers: events.lost_workers,
+            check: None,
+            interrupted: events.interrupted,
+            failure: events.failure,
+        }
+    }
+}
+
+fn give_up_after(ended: &Ended, lost: u64) -> anyhow::Result<()> {
+    if lost > MAX_LOST {
+        bail!("{lost} workers have ended by themselves; the last one:\n{:#}", ended.unasked());
+    }
+    Ok(())
+}
+
+impl Running {
+    fn reading(&mut self, at: Duration, steps: u64) -> Reading {
+        let statuses = self.statuses.borrow_and_update();
+        let workers = statuses.iter().map(|(endpoint, status)| {
+            let name = self.names.get(endpoint).cloned().unwrap_or_else(|| endpoint.to_string());
+            let reading = status.as_ref().map_or_else(WorkerReading::default, |status| WorkerReading {
+                answers: true,
+                samples: status.samples,
+                busy: Duration::from_millis(status.busy_ms),
+                cores: status.cores,
+                ahead: status.work_ahead,
+                ready: status.ready,
+            });
+            (name, reading)
+        });
+        let ranks = self.meters.iter().map(|meter| {
+            let stats = meter.stats();
+            RankReading { waited: stats.waited, ready: stats.ready, target: stats.target }
+        });
+        let board = lock(&self.board);
+        Reading {
+            at,
+            rows: board.rows,
+            bytes: board.bytes,
+            bad: board.ledger.counts().bad_rows(),
+            step: board.pace.steps,
+            steps,
+            workers: workers.collect(),
+            ranks: ranks.collect(),
+        }
+    }
+}
+
+/// Asks all workers for their status, again and again.
+async fn poll(monitor: Fleet, statuses: watch::Sender<Statuses>) {
+    let mut ticks = tokio::time::interval_at(clock::now() + VIEW_EVERY, VIEW_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let answers = monitor.status().await;
+        statuses
+            .send_replace(answers.into_iter().map(|(endpoint, status)| (endpoint, status.ok())).collect());
+    }
+}

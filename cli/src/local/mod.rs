@@ -1,0 +1,174 @@
+//! Takes a pipeline, gives a training's data on this machine: worker processes, ranks in lock step, and what came of it.
+//!
+//! ```text
+//!  workers (processes) ─► rank 0..D (tasks): pull, check, compute, wait for each other ─► ledger, pace ─► summary
+//!        ▲   drive: kills one, replaces those that end, draws the view, obeys Ctrl-C        └─► view
+//!        └─ check: the same positions from one undisturbed worker
+//! ```
+
+/// The same positions a second time.
+mod check;
+/// Starts and watches everything until the ranks are done.
+mod drive;
+/// Ctrl-C.
+mod interrupt;
+/// Position by position: what came.
+mod ledger;
+/// Step by step: what was waited for.
+mod pace;
+/// One rank, and the board that all ranks write on.
+mod rank;
+/// What came of it.
+mod summary;
+/// The picture of the last second.
+mod view;
+/// Worker processes.
+mod workers;
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow};
+use feedmill_client::{Endpoint, FleetSettings};
+use feedmill_protocol::http::PATH_BAD;
+use feedmill_protocol::pipeline::ValidatedPipeline;
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use crate::args::LocalArguments;
+use crate::storage::Storage;
+use crate::usage::Usage;
+use crate::{clock, http, pipeline};
+use check::Again;
+use drive::Drive;
+use interrupt::Interrupt;
+use ledger::Counts;
+use summary::BadRecord;
+use view::Screen;
+use workers::{WorkerSettings, Workers};
+
+/// What a shell gives a command that a signal ended: 128 + SIGINT.
+const INTERRUPTED: u8 = 130;
+
+/// Runs `feedmill local`.
+///
+/// # Errors
+/// Arguments or a pipeline that cannot be used, workers that do not start.
+pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
+    let layout = arguments.layout().map_err(Usage::new)?;
+    let pipeline = pipeline::read(&arguments.pipeline, &arguments.stream).map_err(Usage::new)?;
+    check_arguments(arguments, &pipeline)?;
+    let storage = Storage::start(&arguments.storage.embedded_s3).await.map_err(Usage::new)?;
+    let scratch = TempDir::with_prefix("feedmill-local-").context("cannot make a folder for manifests")?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let settings = WorkerSettings {
+        pipeline: arguments.pipeline.clone(),
+        threads: arguments.threads(cores),
+        cache: scratch.path().to_owned(),
+        s3: storage.as_ref().map(|storage| (storage.endpoint(), storage.keys())),
+        verbose: arguments.verbose,
+    };
+    let mut interrupt = Interrupt::new()?;
+    let begun = clock::now();
+    let mut workers = tokio::select! {
+        started = Workers::start(settings.clone(), arguments.workers) => started?,
+        () = interrupt.wait() => return Ok(ExitCode::from(INTERRUPTED)),
+    };
+    let mut screen = Screen::new();
+    let drive = Drive { arguments, pipeline: &pipeline, layout, begun, threads: settings.threads };
+    let driven = drive.run(&mut workers, &mut screen, &mut interrupt).await;
+    let bad_records = match &driven {
+        Ok(Some(_)) => bad_records(&workers.endpoints()).await,
+        _ => Vec::new(),
+    };
+    workers.stop().await;
+    let Some(mut facts) = driven? else {
+        return Ok(ExitCode::from(INTERRUPTED));
+    };
+    facts.bad_records = bad_records;
+    if arguments.check && !facts.interrupted && facts.failure.is_none() {
+        let again = Again {
+            stream: facts.stream.clone(),
+            plan: facts.plan.parse()?,
+            stop: facts.stop,
+            micro_batch: layout.micro_batch(),
+            max_range: u64::from(pipeline.max_range),
+        };
+        screen.say("reading the same positions once more, from one worker that nobody disturbs");
+        let settings = WorkerSettings {
+            threads: u32::try_from(cores).unwrap_or(1),
+            cache: scratch.path().join("check"),
+            ..settings
+        };
+        match read_again(&again, settings, &mut interrupt).await {
+            Some(outcome) => facts.check = Some(outcome.map_err(|error| format!("{error:#}"))),
+            None => facts.interrupted = true,
+        }
+    }
+    screen.say(facts.text().trim_end());
+    if let Some(path) = &arguments.json {
+        let text = format!("{:#}\n", facts.json());
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(match (facts.kept(), facts.interrupted) {
+        (false, _) => ExitCode::FAILURE,
+        (true, true) => ExitCode::from(INTERRUPTED),
+        (true, false) => ExitCode::SUCCESS,
+    })
+}
+
+fn check_arguments(arguments: &LocalArguments, pipeline: &ValidatedPipeline) -> anyhow::Result<()> {
+    let most = u64::from(pipeline.max_range);
+    if arguments.micro_batch > most {
+        let micro_batch = arguments.micro_batch;
+        return Err(Usage::new(anyhow!(
+            "--micro-batch {micro_batch} is more than a worker serves at once; lower it or raise spec.serving.maxRange, {most}"
+        )));
+    }
+    if let Some(path) = &arguments.json {
+        // Better now than after the run.
+        std::fs::write(path, "")
+            .map_err(|error| Usage::new(anyhow!("--json: cannot write {}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// The second reading; None when a signal came.
+async fn read_again(
+    again: &Again,
+    settings: WorkerSettings,
+    interrupt: &mut Interrupt,
+) -> Option<anyhow::Result<Counts>> {
+    if let Err(error) = std::fs::create_dir(&settings.cache) {
+        return Some(Err(anyhow!("cannot make the folder {}: {error}", settings.cache.display())));
+    }
+    let mut workers = match Workers::start(settings, 1).await {
+        Ok(workers) => workers,
+        Err(error) => return Some(Err(error)),
+    };
+    let fleet = FleetSettings::new(drive::run_name("check"), workers.endpoints());
+    let outcome = tokio::select! {
+        counts = again.read(fleet) => Some(counts),
+        ended = workers.next_end() => Some(Err(ended.unasked())),
+        () = interrupt.wait() => None,
+    };
+    workers.stop().await;
+    outcome
+}
+
+/// What workers list as bad, each record once. A worker that does not answer has nothing that the others lack, or it will be counted only.
+async fn bad_records(workers: &[Endpoint]) -> Vec<BadRecord> {
+    #[derive(Deserialize)]
+    struct Listed {
+        records: Vec<BadRecord>,
+    }
+    let mut all = BTreeSet::new();
+    for worker in workers {
+        match http::get(worker, PATH_BAD).await.map(|body| serde_json::from_slice::<Listed>(&body)) {
+            Ok(Ok(listed)) => all.extend(listed.records),
+            Ok(Err(error)) => tracing::warn!(%worker, %error, "{PATH_BAD} is answered with something else"),
+            Err(error) => tracing::debug!(%worker, "{error:#}"),
+        }
+    }
+    all.into_iter().collect()
+}

@@ -1,0 +1,241 @@
+//! Takes a position, gives what stands there as a person wants to see it.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+
+use crate::args::ShowArguments;
+use crate::target::Target;
+
+/// Runs `feedmill show`.
+///
+/// # Errors
+/// A sample that cannot be had.
+pub async fn run(arguments: &ShowArguments) -> anyhow::Result<()> {
+    let target = Target::open(&arguments.target, &arguments.stream, &arguments.storage).await?;
+    let value = target.sample(&arguments.stream, arguments.position).await?;
+    let shown = Shown::deserialize(value)
+        .context("the answer describes no sample; do both sides have the same version?")?;
+    let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    print!("{}", render(&shown, if colour { Marks::Colour } else { Marks::Characters }));
+    Ok(())
+}
+
+/// How supervised text is told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marks {
+    Colour,
+    Characters,
+}
+
+impl Marks {
+    /// What stands before and after it.
+    fn around(self) -> (&'static str, &'static str) {
+        match self {
+            Marks::Colour => ("\x1b[1;32m", "\x1b[0m"),
+            Marks::Characters => ("«", "»"),
+        }
+    }
+}
+
+/// A sample's description as workers give it.
+#[derive(Debug, Deserialize)]
+struct Shown {
+    stream: String,
+    plan: String,
+    position: u64,
+    epoch: u64,
+    sample_index: u64,
+    status: String,
+    rejected: Vec<Rejected>,
+    sample: Option<Sample>,
+}
+
+/// A record that could not be used.
+#[derive(Debug, Deserialize)]
+struct Rejected {
+    dataset: String,
+    line: u64,
+    class: String,
+    key: Option<String>,
+    detail: String,
+    remedy: String,
+}
+
+/// The record that stands there.
+#[derive(Debug, Deserialize)]
+struct Sample {
+    dataset: String,
+    line: u64,
+    id: Option<String>,
+    images: Vec<Image>,
+    tokens: u64,
+    supervised_tokens: u64,
+    text: Vec<Run>,
+    shrunk: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Image {
+    key: Option<String>,
+    format: String,
+    bytes: u64,
+    width: u64,
+    height: u64,
+    resized_width: u64,
+    resized_height: u64,
+    grid_thw: [u64; 3],
+    tokens: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Run {
+    text: String,
+    supervised: bool,
+}
+
+fn render(shown: &Shown, marks: Marks) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_shown(&mut out, shown, marks);
+    out
+}
+
+fn write_shown(out: &mut String, shown: &Shown, marks: Marks) -> std::fmt::Result {
+    writeln!(
+        out,
+        "position {} of stream {}: epoch {}, sample {} of it",
+        shown.position, shown.stream, shown.epoch, shown.sample_index
+    )?;
+    writeln!(out, "plan     {}", shown.plan)?;
+    let status = match shown.status.as_str() {
+        "ok" => "ok",
+        "substituted" => "another record stands here, because the assigned one cannot be used",
+        "zero_loss" => "a row without loss stands here, because the assigned record cannot be used",
+        "fails" => "a batch with this position is refused, because its record cannot be used",
+        other => other,
+    };
+    writeln!(out, "status   {status}")?;
+    for (number, record) in shown.rejected.iter().enumerate() {
+        let which = if number == 0 { "assigned".to_owned() } else { format!("candidate {number}") };
+        writeln!(out, "\n{which}: {} line {}: {}", record.dataset, record.line, record.class)?;
+        if let Some(key) = &record.key {
+            writeln!(out, "  object      {}", plain(key))?;
+        }
+        writeln!(out, "  because     {}", plain(&record.detail))?;
+        writeln!(out, "  what to do  {}", record.remedy)?;
+    }
+    let Some(sample) = &shown.sample else { return Ok(()) };
+    let id = sample.id.as_ref().map_or_else(String::new, |id| format!(", id {}", plain(id)));
+    writeln!(out, "\nrecord   {} line {}{id}", sample.dataset, sample.line)?;
+    let share = 100.0 * sample.supervised_tokens as f64 / sample.tokens.max(1) as f64;
+    writeln!(
+        out,
+        "tokens   {}, {} of them supervised ({share:.0} %)",
+        sample.tokens, sample.supervised_tokens
+    )?;
+    let shrunk = if sample.shrunk { ", made smaller so that the sample fits maxTokens" } else { "" };
+    writeln!(out, "pictures {}{shrunk}", sample.images.len())?;
+    for (number, image) in sample.images.iter().enumerate() {
+        let [t, h, w] = image.grid_thw;
+        let key = image.key.as_deref().map_or_else(|| "inside the record".into(), plain);
+        writeln!(out, "  {}  {key}", number + 1)?;
+        writeln!(
+            out,
+            "     {}, {} bytes, {}x{} -> {}x{} pixels, grid {t}x{h}x{w} patches, {} tokens",
+            image.format,
+            image.bytes,
+            image.width,
+            image.height,
+            image.resized_width,
+            image.resized_height,
+            image.tokens
+        )?;
+    }
+    let (before, after) = marks.around();
+    writeln!(out, "\ntext ({before}supervised{after})")?;
+    for run in &sample.text {
+        let text = plain(&run.text);
+        if run.supervised {
+            // Marked line by line: a colour that runs over line ends confuses pagers.
+            let lines: Vec<String> = text.split('\n').map(|line| mark(line, before, after)).collect();
+            out.push_str(&lines.join("\n"));
+        } else {
+            out.push_str(&text);
+        }
+    }
+    if !out.ends_with('\n') {
+        out.push('\n');
+    }
+    Ok(())
+}
+
+fn mark(line: &str, before: &str, after: &str) -> String {
+    if line.is_empty() { String::new() } else { format!("{before}{line}{after}") }
+}
+
+/// Text from the data, without what could command a terminal.
+fn plain(text: &str) -> String {
+    text.chars()
+        .flat_map(|char| {
+            let harmless = !char.is_control() || matches!(char, '\n' | '\t');
+            let escaped = (!harmless).then(|| char.escape_default());
+            escaped.into_iter().flatten().chain(harmless.then_some(char))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn shown() -> Shown {
+        Shown::deserialize(json!({
+            "stream": "train", "plan": "sha256:ab", "position": 7, "epoch": 0, "sample_index": 3, "status": "substituted",
+            "rejected": [{
+                "dataset": "captions", "record_index": 1, "line": 2, "class": "image_missing", "key": "s3://b/x.jpg",
+                "detail": "no such object", "remedy": "upload it",
+            }],
+            "sample": {
+                "dataset": "chat", "record_index": 4, "line": 5, "id": "a\u{1b}[2J", "messages": [],
+                "images": [{
+                    "key": null, "format": "jpeg", "bytes": 99, "width": 640, "height": 480, "resized_width": 640,
+                    "resized_height": 448, "grid_thw": [1, 28, 40], "tokens": 280,
+                }],
+                "tokens": 300, "supervised_tokens": 30, "max_pixels": 1, "shrunk": true,
+                "text": [{"text": "user\nhi\n", "supervised": false}, {"text": "yes\nno\n", "supervised": true}],
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_person_sees_what_is_learnt_and_why_another_record_stands_there() {
+        let text = render(&shown(), Marks::Characters);
+        for part in [
+            "position 7 of stream train",
+            "another record stands here",
+            "assigned: captions line 2: image_missing",
+            "object      s3://b/x.jpg",
+            "what to do  upload it",
+            "record   chat line 5",
+            "300, 30 of them supervised (10 %)",
+            "made smaller",
+            "640x480 -> 640x448 pixels, grid 1x28x40 patches, 280 tokens",
+            "user\nhi\n«yes»\n«no»\n",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in:\n{text}");
+        }
+        assert!(render(&shown(), Marks::Colour).contains("\x1b[1;32myes\x1b[0m\n"));
+    }
+
+    #[test]
+    fn text_from_the_data_cannot_command_the_terminal() {
+        let text = render(&shown(), Marks::Characters);
+        assert!(!text.contains('\x1b'), "{text:?}");
+        assert!(text.contains("a\\u{1b}[2J"));
+    }
+}

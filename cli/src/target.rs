@@ -1,0 +1,112 @@
+//! Takes a file or a worker's address, gives batches and samples: in process, or from that worker.
+
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow};
+use feedmill_client::Endpoint;
+use feedmill_protocol::http::{PATH_PLAN, batch_path, sample_path};
+use feedmill_protocol::position::Range;
+use feedmill_worker::in_process::{InProcess, Options};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::args::StorageArguments;
+use crate::storage::Storage;
+use crate::usage::Usage;
+use crate::{http, pipeline};
+
+/// Where batches come from.
+pub enum Target {
+    /// A worker.
+    Worker(Endpoint),
+    /// A pipeline, in this process.
+    Pipeline(Box<Local>),
+}
+
+/// A pipeline in this process, and what it needs for as long as it lives.
+pub struct Local {
+    worker: InProcess,
+    datasets: Vec<String>,
+    _storage: Option<Storage>,
+    _cache: TempDir,
+}
+
+impl Target {
+    /// Opens what `text` names; a pipeline must have the stream.
+    ///
+    /// # Errors
+    /// A malformed address, a file that is no pipeline, data that cannot be read.
+    pub async fn open(text: &str, stream: &str, storage: &StorageArguments) -> anyhow::Result<Self> {
+        if text.contains("://") {
+            if !storage.embedded_s3.is_empty() {
+                return Err(Usage::new(anyhow!(
+                    "--embedded-s3 goes with a pipeline, not with a worker's address"
+                )));
+            }
+            return Ok(Self::Worker(
+                text.parse().map_err(|error: feedmill_client::ClientError| Usage::new(error))?,
+            ));
+        }
+        let pipeline = pipeline::read(Path::new(text), stream).map_err(Usage::new)?;
+        let datasets = pipeline::dataset_names(&pipeline, stream);
+        let storage = Storage::start(&storage.embedded_s3).await?;
+        let cache = TempDir::with_prefix("feedmill-").context("cannot make a folder for manifests")?;
+        let options = Options {
+            threads: None,
+            cache_dir: Some(cache.path().to_owned()),
+            s3_endpoint: storage.as_ref().map(Storage::endpoint),
+            s3_credentials_dir: storage.as_ref().map(Storage::keys),
+        };
+        let worker = InProcess::open(pipeline, options).await?;
+        Ok(Self::Pipeline(Box::new(Local { worker, datasets, _storage: storage, _cache: cache })))
+    }
+
+    /// The names of a stream's data sets, in order; none when a worker does not tell.
+    ///
+    /// # Errors
+    /// A worker that cannot be reached.
+    pub async fn dataset_names(&self, stream: &str) -> anyhow::Result<Vec<String>> {
+        let endpoint = match self {
+            Self::Pipeline(local) => return Ok(local.datasets.clone()),
+            Self::Worker(endpoint) => endpoint,
+        };
+        let plans: Value = serde_json::from_slice(&http::get(endpoint, PATH_PLAN).await?)
+            .with_context(|| format!("{endpoint} answers {PATH_PLAN} with something else than JSON"))?;
+        let names = plans["streams"][stream]["datasets"].as_array();
+        Ok(names.map_or_else(Vec::new, |names| {
+            names.iter().map(|name| name.as_str().unwrap_or_default().to_owned()).collect()
+        }))
+    }
+
+    /// The frame of a range.
+    ///
+    /// # Errors
+    /// What a worker answers instead.
+    pub async fn batch(&self, stream: &str, range: Range, stop: Option<u64>) -> anyhow::Result<Vec<u8>> {
+        match self {
+            Self::Worker(endpoint) => Ok(http::get(endpoint, &batch_path(stream, range, stop)).await?.into()),
+            Self::Pipeline(local) => {
+                let frame = local.worker.batch(stream, range, stop).await;
+                frame.map_err(|problem| http::describe(&problem))
+            }
+        }
+    }
+
+    /// What stands at a position, as a person sees it.
+    ///
+    /// # Errors
+    /// What a worker answers instead.
+    pub async fn sample(&self, stream: &str, position: u64) -> anyhow::Result<Value> {
+        match self {
+            Self::Worker(endpoint) => {
+                let path = sample_path(stream, position);
+                serde_json::from_slice(&http::get(endpoint, &path).await?)
+                    .with_context(|| format!("{endpoint} answers {path} with something else than JSON"))
+            }
+            Self::Pipeline(local) => {
+                let sample = local.worker.sample(stream, position).await;
+                sample.map_err(|problem| http::describe(&problem))
+            }
+        }
+    }
+}
