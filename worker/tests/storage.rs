@@ -1,0 +1,154 @@
+//! Faults of storage: what they cost is time, never a byte.
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use feedmill_protocol::bad::{BadClass, RowStatus};
+use feedmill_protocol::frame::BatchView;
+use feedmill_testkit::{EmbeddedS3, Fault, FaultProxy, Rule, TestKeys};
+use support::{Answer, Served, credentials_folder, document, golden, pipeline, processor_folder, served, settings};
+
+/// A bucket with the golden pictures and conversations, an S3 server over it, a proxy before it, a worker.
+struct Bench {
+    proxy: FaultProxy,
+    worker: Served,
+    _folders: Vec<tempfile::TempDir>,
+    _s3: EmbeddedS3,
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+async fn bench(extra_record: &str) -> Bench {
+    let (root, processor, keys) = (tempfile::tempdir().unwrap(), processor_folder(), credentials_folder());
+    let bucket = root.path().join("golden");
+    copy_folder(&golden("images"), &bucket.join("images"));
+    copy_folder(processor.path(), &bucket.join("processor"));
+    let mut manifest = std::fs::read_to_string(golden("manifests/llava.jsonl")).unwrap();
+    manifest += extra_record;
+    std::fs::write(bucket.join("llava.jsonl"), manifest).unwrap();
+    let s3 = EmbeddedS3::start(root.path(), &TestKeys::keys()).await.unwrap();
+    let proxy = FaultProxy::start(s3.address()).await;
+    let streams = "  - name: train\n    seed: 7\n    datasets: [{name: llava, uri: \"s3://golden/llava.jsonl\"}]\n";
+    let document = document("s3://golden/processor/", ", minPixels: 4096, maxPixels: 32768", streams);
+    let mut settings = settings();
+    settings.s3_endpoint = Some(proxy.endpoint());
+    settings.s3_credentials = Some(keys.path().to_owned());
+    let worker = served(pipeline(&document), &settings).await;
+    Bench { proxy, worker, _folders: vec![root, processor, keys], _s3: s3 }
+}
+
+const BATCH: &str = "/v1/streams/train/batches/0-16";
+
+/// The same range with nothing in the way, from another worker.
+async fn undisturbed() -> Vec<u8> {
+    let bench = bench("").await;
+    let answer = bench.worker.get(BATCH).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.body
+}
+
+async fn disturbed(rules: impl IntoIterator<Item = Rule>) -> (Bench, Answer) {
+    let bench = bench("").await;
+    for rule in rules {
+        bench.proxy.add(rule.on_path("/images/"));
+    }
+    let answer = bench.worker.get(BATCH).await;
+    (bench, answer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_for_now_never_change_a_byte() {
+    let expected = undisturbed().await;
+    let faults = [
+        vec![Rule::times(Fault::ResetBeforeHeaders, 9)],
+        vec![Rule::times(Fault::ResetMidBody, 9)],
+        vec![Rule::times(Fault::ShortBody, 9)],
+        vec![Rule::times(Fault::INTERNAL_ERROR, 9)],
+        vec![Rule::times(Fault::SLOW_DOWN, 40)],
+        vec![Rule::times(Fault::EXPIRED_TOKEN, 9)],
+        vec![Rule::times(Fault::CLOCK_SKEW, 9)],
+        vec![Rule::times(Fault::Html { status: 502 }, 9)],
+    ];
+    for rules in faults {
+        let what = format!("{rules:?}");
+        let (bench, answer) = disturbed(rules).await;
+        assert_eq!(answer.status, 200, "{what}: {answer:?}");
+        assert_eq!(answer.body, expected, "{what}");
+        let hit = bench.proxy.seen().iter().filter(|request| request.fault.is_some()).count();
+        assert!(hit >= 9, "{what}: only {hit} requests were disturbed");
+        let bad = bench.worker.get("/v1/bad").await.json();
+        assert_eq!(bad["records"].as_array().unwrap().len(), 0, "{what}: {bad}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_access_is_loud_and_no_bad_record() {
+    let (bench, answer) = disturbed([Rule::always(Fault::ACCESS_DENIED)]).await;
+    assert_eq!(answer.status, 502, "{answer:?}");
+    let problem = answer.json();
+    assert_eq!(problem["type"], "feedmill:storage-denied");
+    assert!(problem["detail"].as_str().unwrap().contains("AccessDenied"), "{problem}");
+    assert!(problem["remedy"].is_string());
+    assert_eq!(bench.worker.get("/v1/bad").await.json()["records"].as_array().unwrap().len(), 0);
+    // Nothing is remembered of it: when access is back, so are the bytes.
+    bench.proxy.clear();
+    assert_eq!(bench.worker.get(BATCH).await.body, undisturbed().await);
+}
+
+/// One missing look is confirmed by a second one before the record is called bad.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_picture_missing_once_is_looked_for_again() {
+    let (bench, answer) = disturbed([Rule::times(Fault::NO_SUCH_KEY, 1)]).await;
+    assert_eq!(answer.body, undisturbed().await);
+    assert_eq!(bench.worker.get("/v1/bad").await.json()["records"].as_array().unwrap().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_picture_is_replaced_visibly_and_the_same_everywhere() {
+    let record = r#"{"id": "gone", "image": "images/gone.jpg", "conversations": [{"from": "human", "value": "<image>?"}, {"from": "gpt", "value": "x"}]}"#;
+    let (one, two) = (bench(record).await, bench(record).await);
+    let mut found = None;
+    for start in (0..72).step_by(8) {
+        let path = format!("/v1/streams/train/batches/{start}-{}", start + 8);
+        let (a, b) = tokio::join!(one.worker.get(&path), two.worker.get(&path));
+        assert_eq!(a.body, b.body, "{path}");
+        let batch = BatchView::parse(&a.body).unwrap();
+        let status = RowStatus::Substituted(BadClass::ImageMissing);
+        found = found.or(batch.samples().iter().find(|row| row.status == status).map(|row| row.record_index));
+    }
+    assert!(found.is_some_and(|record| record < 67), "{found:?}");
+    let bad = one.worker.get("/v1/bad").await.json();
+    assert_eq!(bad["records"][0]["line"], 68, "{bad}");
+    assert!(bad["records"][0]["key"].as_str().unwrap().ends_with("images/gone.jpg"));
+}
+
+/// A hundred ranges at once through a slow store: bounded requests, every answer right.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_ranges_share_what_is_fetched() {
+    let bench = Arc::new(bench("").await);
+    let asks: Vec<_> = (0..100u64)
+        .map(|i| {
+            let bench = Arc::clone(&bench);
+            let start = i % 10 * 4;
+            tokio::spawn(async move { (start, bench.worker.get(&format!("/v1/streams/train/batches/{start}-{}", start + 4)).await) })
+        })
+        .collect();
+    let mut bodies = std::collections::HashMap::new();
+    for ask in asks {
+        let (start, answer) = ask.await.unwrap();
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let body = bodies.entry(start).or_insert_with(|| answer.body.clone());
+        assert_eq!(*body, answer.body);
+    }
+    // Forty samples with at most a few pictures each were fetched about once, not ten times.
+    let fetched = bench.proxy.count("/images/");
+    assert!(fetched < 160, "{fetched} requests for pictures of 40 samples");
+}
