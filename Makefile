@@ -1,0 +1,28 @@
+# Feedmill's commands; `make help` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help prerequisites quickstart test format lint docs
+
+CARGO ?= cargo
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+prerequisites: ## install what the build needs, or say what to install
+	@tools/prerequisites.sh
+
+quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; one worker is killed half-way
+	$(CARGO) build --release --locked -p feedmill
+	target/release/feedmill local examples/quickstart/pipeline.yaml \
+	    --embedded-s3 quickstart=examples/quickstart/bucket --workers 2 --ranks 4 --kill-worker --check
+
+test: prerequisites format lint ## everything that must hold
+	$(CARGO) test --workspace --locked
+
+format: ## check the code's format
+	$(CARGO) fmt --all --check
+
+lint: ## warnings are errors
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+docs: ## write the pages that are made from code
+	FEEDMILL_WRITE_DOCS=1 $(CARGO) test --locked -p feedmill-worker --test metrics_document
