@@ -11,6 +11,7 @@ mod tests;
 
 use std::ops::Range;
 
+pub use layout::LayoutError;
 pub use load::LoadError;
 pub use settings::{ControlTokensAssistant, LabelSettings, ProcessorFiles, TemplateChoice, TextSettings};
 
@@ -23,7 +24,7 @@ use crate::fault::FaultClass;
 use crate::record::{Conversation, Role};
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
-use layout::{LayoutError, Rendered};
+use layout::Rendered;
 
 /// Tokenizer, template and rules of one checkpoint, checked against each other. Shared by threads.
 pub struct TextProcessor {
@@ -131,9 +132,9 @@ pub struct Prepared {
 /// A finished row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
-    /// Token ids, i32 [L], image placeholders expanded.
+    /// Token ids, i32 `[L]`, image placeholders expanded.
     pub tokens: Vec<i32>,
-    /// u8 [L]: 1 where the label is the token, 0 where it is -100.
+    /// u8 `[L]`: 1 where the label is the token, 0 where it is -100.
     pub loss_mask: Vec<u8>,
 }
 

@@ -4,10 +4,11 @@
 //! vocabulary and the merges, which are most of the file and have the same form in both: that is a third of the time.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use serde::Deserialize;
+use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
@@ -124,19 +125,26 @@ impl Tokenizer {
         }
         let nfc =
             is_nfc(&file.normalizer).ok_or_else(|| unsupported("a normalizer other than NFC".into()))?;
-        let vocab: HashMap<Cow<'_, str>, u32> =
-            serde_json::from_str(model.vocab.get()).map_err(TokenizerError::Json)?;
+        let names: HashSet<&str> = file
+            .added_tokens
+            .iter()
+            .chain(config.iter().map(|(_, token)| token))
+            .map(|token| token.content.as_str())
+            .collect();
+        let vocab = Vocabulary::read(model.vocab, &names).map_err(TokenizerError::Json)?;
 
         let added = merge_added(&file.added_tokens, config, special, &vocab)?;
         let count = vocab
-            .values()
-            .copied()
+            .lengths
+            .iter()
+            .map(|(id, _)| *id)
             .chain(added.iter().map(|token| token.id))
             .max()
             .map_or(0, |id| id as usize + 1);
         // Ids index tables, here and in the library, which does not check; one huge id would make them huge.
-        if count > 16 * (vocab.len() + added.len()) + 65_536 {
-            return Err(unsupported(format!("an id of {count} in a vocabulary of {}", vocab.len())));
+        if count > 16 * (vocab.lengths.len() + added.len()) + 65_536 {
+            let words = vocab.lengths.len();
+            return Err(unsupported(format!("{count} ids for a vocabulary of {words}")));
         }
         let text = library_format(&file)?;
         let pipeline =
@@ -144,15 +152,14 @@ impl Tokenizer {
         drop(text);
 
         let mut lengths = vec![0u32; count];
-        for (word, id) in &vocab {
-            // In the byte-level alphabet one character is one byte.
+        for (id, bytes) in &vocab.lengths {
             if let Some(length) = lengths.get_mut(*id as usize) {
-                *length = u32::try_from(word.chars().count()).unwrap_or(0);
+                *length = *bytes;
             }
         }
         for token in &added {
             if let Some(length) = lengths.get_mut(token.id as usize) {
-                if *length > 0 && !vocab.contains_key(token.content.as_str()) {
+                if *length > 0 && !vocab.named.contains_key(&token.content) {
                     return Err(TokenizerError::AddedTokens { why: "one has the id of another word" });
                 }
                 *length = u32::try_from(token.content.len()).unwrap_or(0);
@@ -175,6 +182,50 @@ impl Tokenizer {
             lengths,
             added,
         })
+    }
+}
+
+/// What is needed of the model's vocabulary; its words are not kept, the library keeps its own.
+struct Vocabulary {
+    /// (id, bytes of text it stands for).
+    lengths: Vec<(u32, u32)>,
+    /// Words that are added tokens as well, with their ids.
+    named: HashMap<String, u32>,
+}
+
+impl Vocabulary {
+    fn read(json: &RawValue, names: &HashSet<&str>) -> Result<Self, serde_json::Error> {
+        let mut deserializer = serde_json::Deserializer::from_str(json.get());
+        deserializer.deserialize_map(VocabularyVisitor { names })
+    }
+}
+
+struct VocabularyVisitor<'n> {
+    names: &'n HashSet<&'n str>,
+}
+
+/// A word, borrowed where JSON needs no unescaping.
+#[derive(Deserialize)]
+struct Word<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Visitor<'de> for VocabularyVisitor<'_> {
+    type Value = Vocabulary;
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("an object of words and ids")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Vocabulary, A::Error> {
+        let mut vocabulary = Vocabulary { lengths: Vec::new(), named: HashMap::new() };
+        while let Some((Word(word), id)) = access.next_entry::<Word<'de>, u32>()? {
+            // In the byte-level alphabet one character is one byte.
+            let bytes = u32::try_from(word.chars().count()).unwrap_or(u32::MAX);
+            vocabulary.lengths.push((id, bytes));
+            if self.names.contains(&*word) {
+                vocabulary.named.insert(word.into_owned(), id);
+            }
+        }
+        Ok(vocabulary)
     }
 }
 
@@ -286,7 +337,7 @@ fn merge_added(
     in_tokenizer: &[AddedTokenFile],
     in_config: &[(u32, AddedTokenFile)],
     special: &[String],
-    vocab: &HashMap<Cow<'_, str>, u32>,
+    vocab: &Vocabulary,
 ) -> Result<Vec<AddedToken>, TokenizerError> {
     let bad = |why| TokenizerError::AddedTokens { why };
     let mut added: Vec<AddedToken> = Vec::new();
@@ -311,7 +362,7 @@ fn merge_added(
         if new.normalized && !new.content.is_ascii() {
             return Err(bad("one is matched after normalisation and is not ascii"));
         }
-        if vocab.get(new.content.as_str()).is_some_and(|known| *known != id) {
+        if vocab.named.get(&new.content).is_some_and(|known| *known != id) {
             return Err(bad("one has another id in the vocabulary"));
         }
         match added.iter().position(|known| known.content == new.content || known.id == id) {
