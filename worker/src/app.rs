@@ -80,9 +80,9 @@ pub enum MachineryError {
     },
 }
 
-/// Bytes that decoding may take for each pixel, whatever the picture: RGB, the turned copy, the decoder's
-/// own samples of up to 8 bytes (16-bit RGBA; coefficients of a progressive four-component JPEG).
-const DECODE_BYTES_A_PIXEL: u64 = 14;
+/// Bytes that decoding may take for each pixel, whatever the picture: RGB, the turned copy, and what the
+/// decoder itself keeps, which is most for WebP: 20.
+const DECODE_BYTES_A_PIXEL: u64 = 26;
 /// What decoding takes apart from pixels.
 const DECODE_BYTES_APART: u64 = 64 << 20;
 

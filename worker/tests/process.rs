@@ -72,7 +72,7 @@ fn get(address: &str, path: &str) -> String {
 fn what_cannot_start_says_which_setting() {
     let (good, _processor) = good();
     let cases = [
-        ("decode: 512Mi", "decode: 64Mi", "limits.maxImagePixels"),
+        ("decode: 1Gi", "decode: 64Mi", "limits.maxImagePixels"),
         ("fetch: 160Mi", "fetch: 1Mi", "spec.cache.fetch"),
         ("llava.jsonl", "absent.jsonl", "does not exist"),
         ("maxPixels: 32768", "maxPixels: 100", "spec.processor.minPixels"),

@@ -309,7 +309,8 @@ impl Default for CacheSpec {
             shared_memory: Quantity(4 << 30),
             disk: Quantity(10 << 30),
             fetch: Quantity(1 << 30),
-            decode: Quantity(3 << 30),
+            // One picture at the default limit of pixels, at the 26 bytes a pixel that WebP may take.
+            decode: Quantity(5 << 30),
         }
     }
 }

@@ -43,7 +43,7 @@ pub fn document(processor: &str, settings: &str, streams: &str) -> String {
         "apiVersion: feedmill.dev/v1alpha1\nkind: DataPipeline\nmetadata: {{name: test}}\nspec:\n  \
          processor: {{uri: \"{processor}\"{settings}}}\n  \
          limits: {{maxImagePixels: 30000000, maxImageBytes: 32Mi, maxSampleBytes: 64Mi}}\n  \
-         cache: {{sharedMemory: 128Mi, fetch: 160Mi, decode: 512Mi}}\n  streams:\n{streams}"
+         cache: {{sharedMemory: 128Mi, fetch: 160Mi, decode: 1Gi}}\n  streams:\n{streams}"
     )
 }
 
