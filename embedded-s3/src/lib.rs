@@ -44,9 +44,7 @@ pub struct Keys {
 impl std::fmt::Debug for Keys {
     /// Never prints the secret.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Keys")
-            .field("access_key_id", &self.access_key_id)
-            .finish_non_exhaustive()
+        out.debug_struct("Keys").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
     }
 }
 
@@ -108,30 +106,20 @@ impl EmbeddedS3 {
     ///
     /// # Errors
     /// A folder that does not exist, an address that is taken.
-    pub async fn start_on(
-        address: SocketAddr,
-        folder: &Path,
-        keys: &Keys,
-    ) -> Result<Self, EmbeddedS3Error> {
+    pub async fn start_on(address: SocketAddr, folder: &Path, keys: &Keys) -> Result<Self, EmbeddedS3Error> {
         let files = FileSystem::new(folder).map_err(|error| EmbeddedS3Error::Folder {
             folder: folder.to_owned(),
             reason: format!("{error:?}"),
         })?;
         let mut builder = S3ServiceBuilder::new(files);
-        builder.set_auth(SimpleAuth::from_single(
-            keys.access_key_id.as_str(),
-            keys.secret_access_key.as_str(),
-        ));
+        builder
+            .set_auth(SimpleAuth::from_single(keys.access_key_id.as_str(), keys.secret_access_key.as_str()));
         let service = builder.build();
         let listen = |source| EmbeddedS3Error::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let accepting = tokio::spawn(accept(listener, service));
-        Ok(Self {
-            address,
-            folder: folder.to_owned(),
-            accepting,
-        })
+        Ok(Self { address, folder: folder.to_owned(), accepting })
     }
 
     /// Makes an empty bucket, if it is not there.
@@ -139,19 +127,14 @@ impl EmbeddedS3 {
     /// # Errors
     /// A name that no bucket may have; a folder that cannot be written to.
     pub fn create_bucket(&self, name: &str) -> Result<(), EmbeddedS3Error> {
-        let plain = |byte: u8| {
-            byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.')
-        };
+        let plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
         let first_is_dot = name.starts_with(['.', '-']);
         if !(3..=63).contains(&name.len()) || !name.bytes().all(plain) || first_is_dot {
-            return Err(EmbeddedS3Error::BucketName {
-                name: name.to_owned(),
-            });
+            return Err(EmbeddedS3Error::BucketName { name: name.to_owned() });
         }
-        std::fs::create_dir_all(self.folder.join(name)).map_err(|source| EmbeddedS3Error::Bucket {
-            name: name.to_owned(),
-            source,
-        })
+        std::fs::create_dir_all(self.folder.join(name))
+            .map_err(|source| EmbeddedS3Error::Bucket { name: name.to_owned(), source })
     }
 
     /// Address to give to an S3 client, with path style: `http://127.0.0.1:PORT`.
@@ -210,14 +193,8 @@ async fn serve(stream: TcpStream, service: S3Service) {
     // Small answers must not wait for more; failing to say so changes only speed.
     let _ = stream.set_nodelay(true);
     let mut server = auto::Builder::new(TokioExecutor::new());
-    server
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT);
-    server
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(HEADER_TIMEOUT);
+    server.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    server.http2().timer(TokioTimer::new()).keep_alive_interval(HEADER_TIMEOUT);
     if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "S3 connection ended");
     }
@@ -231,34 +208,19 @@ mod tests {
     #[tokio::test]
     async fn listens_on_a_free_port_and_stops_when_dropped() {
         let folder = tempfile::tempdir().unwrap();
-        let keys = Keys {
-            access_key_id: "id".into(),
-            secret_access_key: "secret".into(),
-        };
+        let keys = Keys { access_key_id: "id".into(), secret_access_key: "secret".into() };
         let server = EmbeddedS3::start(folder.path(), &keys).await.unwrap();
         for bad in ["", "ab", "../x", ".abc", "ABC", "a/b", &"x".repeat(64)] {
-            assert!(
-                matches!(
-                    server.create_bucket(bad),
-                    Err(EmbeddedS3Error::BucketName { .. })
-                ),
-                "{bad}"
-            );
+            assert!(matches!(server.create_bucket(bad), Err(EmbeddedS3Error::BucketName { .. })), "{bad}");
         }
         server.create_bucket("pictures").unwrap();
         server.create_bucket("pictures").unwrap();
         assert!(folder.path().join("pictures").is_dir());
         let mut client = TcpStream::connect(server.address()).await.unwrap();
-        client
-            .write_all(b"GET /pictures/x HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-            .await
-            .unwrap();
+        client.write_all(b"GET /pictures/x HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.unwrap();
-        assert!(
-            answer.starts_with("HTTP/1.1 403"),
-            "an unsigned request must be refused: {answer}"
-        );
+        assert!(answer.starts_with("HTTP/1.1 403"), "an unsigned request must be refused: {answer}");
         let idle = TcpStream::connect(server.address()).await;
         drop(server);
         // The dropped server closes what is open; reading ends, one way or the other.
@@ -267,13 +229,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_folder_that_does_not_exist_is_refused_by_name() {
-        let keys = Keys {
-            access_key_id: "id".into(),
-            secret_access_key: "secret".into(),
-        };
-        let error = EmbeddedS3::start(Path::new("/nonexistent/folder"), &keys)
-            .await
-            .unwrap_err();
+        let keys = Keys { access_key_id: "id".into(), secret_access_key: "secret".into() };
+        let error = EmbeddedS3::start(Path::new("/nonexistent/folder"), &keys).await.unwrap_err();
         assert!(error.to_string().contains("/nonexistent/folder"));
     }
 }

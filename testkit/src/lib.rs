@@ -16,10 +16,7 @@ impl TestKeys {
     /// The same keys everywhere in tests.
     #[must_use]
     pub fn keys() -> Keys {
-        Keys {
-            access_key_id: Self::ACCESS_KEY_ID.into(),
-            secret_access_key: Self::SECRET_ACCESS_KEY.into(),
-        }
+        Keys { access_key_id: Self::ACCESS_KEY_ID.into(), secret_access_key: Self::SECRET_ACCESS_KEY.into() }
     }
 }
 

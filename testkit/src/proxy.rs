@@ -46,35 +46,17 @@ pub enum Fault {
 
 impl Fault {
     /// 503 SlowDown.
-    pub const SLOW_DOWN: Self = Self::S3Error {
-        status: 503,
-        code: "SlowDown",
-    };
+    pub const SLOW_DOWN: Self = Self::S3Error { status: 503, code: "SlowDown" };
     /// 500 InternalError.
-    pub const INTERNAL_ERROR: Self = Self::S3Error {
-        status: 500,
-        code: "InternalError",
-    };
+    pub const INTERNAL_ERROR: Self = Self::S3Error { status: 500, code: "InternalError" };
     /// 400 ExpiredToken.
-    pub const EXPIRED_TOKEN: Self = Self::S3Error {
-        status: 400,
-        code: "ExpiredToken",
-    };
+    pub const EXPIRED_TOKEN: Self = Self::S3Error { status: 400, code: "ExpiredToken" };
     /// 403 RequestTimeTooSkewed.
-    pub const CLOCK_SKEW: Self = Self::S3Error {
-        status: 403,
-        code: "RequestTimeTooSkewed",
-    };
+    pub const CLOCK_SKEW: Self = Self::S3Error { status: 403, code: "RequestTimeTooSkewed" };
     /// 403 AccessDenied.
-    pub const ACCESS_DENIED: Self = Self::S3Error {
-        status: 403,
-        code: "AccessDenied",
-    };
+    pub const ACCESS_DENIED: Self = Self::S3Error { status: 403, code: "AccessDenied" };
     /// 404 NoSuchKey.
-    pub const NO_SUCH_KEY: Self = Self::S3Error {
-        status: 404,
-        code: "NoSuchKey",
-    };
+    pub const NO_SUCH_KEY: Self = Self::S3Error { status: 404, code: "NoSuchKey" };
 }
 
 /// A fault and the requests it befalls. The first rule that fits and has not run out is taken.
@@ -89,20 +71,13 @@ impl Rule {
     /// Befalls every request until told otherwise.
     #[must_use]
     pub fn always(fault: Fault) -> Self {
-        Self {
-            fault,
-            path_part: String::new(),
-            left: None,
-        }
+        Self { fault, path_part: String::new(), left: None }
     }
 
     /// Befalls the first `times` requests that fit.
     #[must_use]
     pub fn times(fault: Fault, times: u32) -> Self {
-        Self {
-            left: Some(times),
-            ..Self::always(fault)
-        }
+        Self { left: Some(times), ..Self::always(fault) }
     }
 
     /// Only requests whose target (path and query as on the wire) contains `part`.
@@ -158,11 +133,7 @@ impl FaultProxy {
                 while connections.try_join_next().is_some() {}
             }
         });
-        Self {
-            address,
-            script,
-            accepting,
-        }
+        Self { address, script, accepting }
     }
 
     /// `http://127.0.0.1:PORT`.
@@ -196,11 +167,7 @@ impl FaultProxy {
     /// Number of requests so far whose target contains `part`.
     #[must_use]
     pub fn count(&self, part: &str) -> usize {
-        lock(&self.script)
-            .seen
-            .iter()
-            .filter(|request| request.target.contains(part))
-            .count()
+        lock(&self.script).seen.iter().filter(|request| request.target.contains(part)).count()
     }
 }
 
@@ -219,29 +186,18 @@ impl Script {
         let mut words = head.split(' ');
         let method = words.next().unwrap_or_default().to_owned();
         let target = words.next().unwrap_or_default().to_owned();
-        let rule = self
-            .rules
-            .iter_mut()
-            .find(|rule| rule.left != Some(0) && target.contains(&rule.path_part));
+        let rule =
+            self.rules.iter_mut().find(|rule| rule.left != Some(0) && target.contains(&rule.path_part));
         let fault = rule.map(|rule| {
             rule.left = rule.left.map(|left| left - 1);
             rule.fault.clone()
         });
-        self.seen.push(SeenRequest {
-            method,
-            target,
-            head: head.to_owned(),
-            fault: fault.clone(),
-        });
+        self.seen.push(SeenRequest { method, target, head: head.to_owned(), fault: fault.clone() });
         fault
     }
 }
 
-async fn serve(
-    mut client: TcpStream,
-    upstream: SocketAddr,
-    script: &Mutex<Script>,
-) -> io::Result<()> {
+async fn serve(mut client: TcpStream, upstream: SocketAddr, script: &Mutex<Script>) -> io::Result<()> {
     client.set_nodelay(true)?;
     let mut buffer = Vec::new();
     while let Some(head_length) = read_head(&mut client, &mut buffer).await? {
@@ -264,20 +220,11 @@ async fn serve(
                 let text = format!(
                     "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>scripted</Message></Error>"
                 );
-                client
-                    .write_all(&answer_with(*status, "application/xml", &head, &text))
-                    .await?;
+                client.write_all(&answer_with(*status, "application/xml", &head, &text)).await?;
                 continue;
             }
             Some(Fault::Html { status }) => {
-                client
-                    .write_all(&answer_with(
-                        *status,
-                        "text/html",
-                        &head,
-                        "<html>scripted</html>",
-                    ))
-                    .await?;
+                client.write_all(&answer_with(*status, "text/html", &head, "<html>scripted</html>")).await?;
                 continue;
             }
             _ => ask(upstream, &request, head_length).await?,
@@ -346,11 +293,7 @@ async fn stall(client: &mut TcpStream) -> io::Result<()> {
 }
 
 fn answer_with(status: u16, kind: &str, request_head: &str, text: &str) -> Vec<u8> {
-    let body = if request_head.starts_with("HEAD ") {
-        ""
-    } else {
-        text
-    };
+    let body = if request_head.starts_with("HEAD ") { "" } else { text };
     format!(
         "HTTP/1.1 {status} Scripted\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
@@ -367,7 +310,5 @@ fn content_length(head: &str) -> usize {
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack
-        .windows(needle.len())
-        .position(|window| window == needle)
+    haystack.windows(needle.len()).position(|window| window == needle)
 }
