@@ -66,7 +66,7 @@ async fn another_plan_is_refused_and_the_right_one_served() {
     assert_ne!(digest, other);
     let get = "GET /v1/streams/zeroloss/batches/0-2";
     let answer = worker.request(get, &[("feedmill-plan", &other)], b"").await;
-    assert_eq!(answer.status, 409);
+    assert_eq!((answer.status, answer.header("feedmill-plan")), (409, Some(digest.as_str())));
     assert!(answer.json()["detail"].as_str().unwrap().contains(&digest));
     let answer = worker.request(get, &[("feedmill-plan", &digest)], b"").await;
     assert_eq!((answer.status, answer.header("feedmill-plan")), (200, Some(digest.as_str())));

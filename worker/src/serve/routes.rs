@@ -14,7 +14,7 @@ use feedmill_protocol::http::{
 };
 use feedmill_protocol::report::{MAX_REPORT_BYTES, RankReport, WorkerState};
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, json};
 
 use super::answer::{self, bad_request, not_found, refusal};
@@ -69,7 +69,14 @@ async fn batch(
     let (parts, _) = request.into_parts();
     match answer_batch(&app, &stream, &range, &parts).await {
         Ok(response) => response,
-        Err(problem) => answer::problem(&problem),
+        Err(problem) => {
+            let mut response = answer::problem(&problem);
+            let known = app.loaded.get().and_then(|loaded| loaded.stream(&stream));
+            if let (problem_kind::OTHER_PLAN, Some((_, stream))) = (problem.kind.as_str(), known) {
+                set_header(&mut response, HEADER_PLAN, &stream.digest.to_string());
+            }
+            response
+        }
     }
 }
 
@@ -151,13 +158,16 @@ fn finish(mut response: Response<Body>, etag: &str, plan: String, bytes: Option<
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_SAFETENSORS));
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes));
     }
-    // Hexadecimal digits, quotes and colons are valid in headers.
-    for (name, value) in [(header::ETAG.as_str(), etag), (HEADER_PLAN, plan.as_str())] {
-        if let (Ok(name), Ok(value)) = (http::HeaderName::try_from(name), HeaderValue::from_str(value)) {
-            headers.insert(name, value);
-        }
-    }
+    set_header(&mut response, header::ETAG.as_str(), etag);
+    set_header(&mut response, HEADER_PLAN, &plan);
     response
+}
+
+/// Sets a header of hexadecimal digits, quotes and colons, which are always valid.
+fn set_header(response: &mut Response<Body>, name: &'static str, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(HeaderName::from_static(name), value);
+    }
 }
 
 async fn sample(State(app): Shared, Path((stream, position)): Path<(String, String)>) -> Response<Body> {
