@@ -157,11 +157,18 @@ fn write_shown(out: &mut String, shown: &Shown, marks: Marks) -> std::fmt::Resul
     let (before, after) = marks.around();
     writeln!(out, "\ntext ({before}supervised{after})")?;
     for run in &sample.text {
-        let text = plain(&run.text);
+        let text = plain(&folded(&run.text));
         if run.supervised {
-            // Marked line by line: a colour that runs over line ends confuses pagers.
-            let lines: Vec<String> = text.split('\n').map(|line| mark(line, before, after)).collect();
-            out.push_str(&lines.join("\n"));
+            // Marked line by line: a colour that runs over line ends confuses pagers. A line's end is learnt too, so it is shown.
+            let lines: Vec<&str> = text.split('\n').collect();
+            let last = lines.len() - 1;
+            for (number, line) in lines.into_iter().enumerate() {
+                match (number < last, line.is_empty()) {
+                    (true, _) => writeln!(out, "{before}{line}⏎{after}")?,
+                    (false, true) => {}
+                    (false, false) => write!(out, "{before}{line}{after}")?,
+                }
+            }
         } else {
             out.push_str(&text);
         }
@@ -172,8 +179,25 @@ fn write_shown(out: &mut String, shown: &Shown, marks: Marks) -> std::fmt::Resul
     Ok(())
 }
 
-fn mark(line: &str, before: &str, after: &str) -> String {
-    if line.is_empty() { String::new() } else { format!("{before}{line}{after}") }
+/// `<|image_pad|><|image_pad|><|image_pad|>` as `<|image_pad|> x 3`: a picture has hundreds of them.
+fn folded(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(begin) = rest.find("<|") {
+        let Some(length) = rest[begin..].find("|>").map(|at| at + 2) else { break };
+        let token = &rest[begin..begin + length];
+        let after = &rest[begin..];
+        let more = after.len() - after.trim_start_matches(token).len();
+        let count = more / length;
+        out.push_str(&rest[..begin]);
+        if count > 2 {
+            out.push_str(&format!("{token} x {count} "));
+        } else {
+            out.push_str(&after[..more]);
+        }
+        rest = &after[more..];
+    }
+    out + rest
 }
 
 /// Text from the data, without what could command a terminal.
@@ -225,11 +249,25 @@ mod tests {
             "300, 30 of them supervised (10 %)",
             "made smaller",
             "640x480 -> 640x448 pixels, grid 1x28x40 patches, 280 tokens",
-            "user\nhi\n«yes»\n«no»\n",
+            "user\nhi\n«yes⏎»\n«no⏎»\n",
         ] {
             assert!(text.contains(part), "{part:?} is not in:\n{text}");
         }
-        assert!(render(&shown(), Marks::Colour).contains("\x1b[1;32myes\x1b[0m\n"));
+        assert!(render(&shown(), Marks::Colour).contains("\x1b[1;32myes⏎\x1b[0m\n"));
+    }
+
+    #[test]
+    fn runs_of_one_token_are_folded() {
+        for (text, expected) in [
+            ("a<|p|><|p|><|p|>b", "a<|p|> x 3 b"),
+            ("<|p|><|p|>", "<|p|><|p|>"),
+            ("<|a|><|b|><|b|><|b|><|b|>", "<|a|><|b|> x 4 "),
+            ("x <| y", "x <| y"),
+            ("<||><|", "<||><|"),
+            ("", ""),
+        ] {
+            assert_eq!(folded(text), expected);
+        }
     }
 
     #[test]

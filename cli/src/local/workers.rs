@@ -10,7 +10,7 @@ use anyhow::{Context as _, anyhow};
 use feedmill_client::Endpoint;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -173,12 +173,13 @@ impl Workers {
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot start worker {name}"))?;
+        let stdin = child.stdin.take();
         let log = Log::default();
         let reading = child.stderr.take().map(|stderr| {
             let prefix = settings.verbose.then(|| name.clone());
             tokio::spawn(log.clone().read(stderr, prefix))
         });
-        Ok(Starting { index, name, child, log, reading })
+        Ok(Starting { index, name, child, _stdin: stdin, log, reading })
     }
 }
 
@@ -187,6 +188,9 @@ struct Starting {
     index: usize,
     name: String,
     child: Child,
+    /// Closed when this process ends, however it ends; then the worker ends too. Waiting for a child would close it if it were still the
+    /// child's.
+    _stdin: Option<ChildStdin>,
     log: Log,
     reading: Option<JoinHandle<()>>,
 }
