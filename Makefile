@@ -12,8 +12,10 @@ prerequisites: ## install what the build needs, or say what to install
 
 quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; one worker is killed half-way
 	$(CARGO) build --release --locked -p feedmill
-	target/release/feedmill local examples/quickstart/pipeline.yaml \
-	    --embedded-s3 quickstart=examples/quickstart/bucket --workers 2 --ranks 4 --kill-worker --check
+	@# One epoch and a bit.
+	$(CARGO) run --quiet --release --locked -p feedmill -- local examples/quickstart/pipeline.yaml \
+	    --embedded-s3 quickstart=examples/quickstart/bucket \
+	    --workers 2 --ranks 4 --global-batch 32 --steps 20 --step-ms 250 --kill-worker --check
 
 test: prerequisites format lint ## everything that must hold
 	$(CARGO) test --workspace --locked

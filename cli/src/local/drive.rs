@@ -1,6 +1,6 @@
 //! Takes worker processes, gives what the ranks got from them; kills one if asked, replaces those that end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,9 +14,10 @@ use tokio::sync::{Barrier, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::bad::{self, BadRecord};
 use super::interrupt::Interrupt;
 use super::rank::{self, Board, RankError, RankRun, SharedBoard, lock};
-use super::summary::Facts;
+use super::summary::{Facts, Killed};
 use super::view::{RankReading, Rates, Reading, Screen, WorkerReading};
 use super::workers::{Ended, Workers};
 use crate::args::LocalArguments;
@@ -72,7 +73,9 @@ struct Running {
 /// What happened in a run beside the batches.
 #[derive(Default)]
 struct Events {
-    killed: Option<(String, u64)>,
+    killed: Option<Killed>,
+    /// What the victim listed as bad before it was killed.
+    bad_records: BTreeSet<BadRecord>,
     lost_workers: u64,
     interrupted: bool,
     failure: Option<String>,
@@ -149,14 +152,14 @@ impl Drive<'_> {
         let filler = (steps * layout.global_batch()).saturating_sub(stop);
         format!(
             "pipeline {}, stream {}: {} samples in an epoch, plan {}\n\
-             {} workers of {} threads; {} ranks; global batch {} = {} ranks x {} x micro batch {}; window {}\n\
+             {} workers, {} for CPU work each; {} ranks; global batch {} = {} ranks x {} x micro batch {}; window {}\n\
              {steps} steps of {} ms and what they wait: {stop} positions, {filler} filler rows in the last step",
             self.pipeline.name,
             arguments.stream,
             plan.samples_per_epoch,
             plan.plan,
             arguments.workers,
-            self.threads,
+            counted(self.threads, "thread"),
             layout.ranks(),
             layout.global_batch(),
             layout.ranks(),
@@ -256,14 +259,17 @@ impl Drive<'_> {
                 },
                 Ok(()) = running.made.changed(), if kill_after.is_some() && events.killed.is_none() => {
                     let made = *running.made.borrow_and_update();
-                    if Some(made) >= kill_after {
-                        events.killed = workers.names().into_iter().nth(VICTIM).map(|(_, name)| (name, made));
-                        lock(&running.board).pace.mark = Some(made);
+                    if Some(made) >= kill_after && let Some((endpoint, worker)) = workers.names().into_iter().nth(VICTIM) {
+                        // Nobody can ask it afterwards.
+                        bad::ask(&[endpoint], &mut events.bad_records).await;
+                        let mut board = lock(&running.board);
+                        board.pace.mark = Some(made);
+                        events.killed = Some(Killed { worker, step: made, moved_before: board.moved });
                         workers.kill(VICTIM);
                     }
                 }
                 ended = workers.next_end() => {
-                    if events.killed.as_ref().is_none_or(|(name, _)| *name != ended.name) {
+                    if events.killed.as_ref().is_none_or(|killed| killed.worker != ended.name) {
                         events.lost_workers += 1;
                         screen.say(&format!("worker {} ended ({}); starting another one", ended.name, ended.status));
                         give_up_after(&ended, events.lost_workers)?;
@@ -309,13 +315,15 @@ impl Drive<'_> {
             step_time: Duration::from_millis(self.arguments.step_ms),
             counts: board.ledger.counts().clone(),
             pace: board.pace.clone(),
+            rows: board.rows,
             bytes: board.bytes,
+            reference_bytes: board.reference_bytes,
             batches: board.batches,
             moved: board.moved,
             served,
             first_batch: board.first_batch.values().max().copied().filter(|_| everybody),
             datasets: pipeline::dataset_names(self.pipeline, &self.arguments.stream),
-            bad_records: Vec::new(),
+            bad_records: events.bad_records,
             killed: events.killed,
             lost_workers: events.lost_workers,
             check: None,
@@ -323,6 +331,10 @@ impl Drive<'_> {
             failure: events.failure,
         }
     }
+}
+
+fn counted(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn give_up_after(ended: &Ended, lost: u64) -> anyhow::Result<()> {

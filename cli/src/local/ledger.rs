@@ -117,8 +117,6 @@ pub struct Counts {
     pub misplaced_filler: Faults,
     /// Bad rows by class.
     pub bad: BTreeMap<BadClass, BadRows>,
-    /// What Hugging Face's tensors of all rows would have.
-    pub reference_bytes: u64,
     /// The chain over the positions below the trainer's end.
     pub chain: HashChain,
 }
@@ -159,7 +157,6 @@ impl Ledger {
 
 impl Counts {
     fn take(&mut self, row: &Row, stop: u64) {
-        self.reference_bytes += row.reference_bytes;
         if !row.hash_holds {
             self.wrong_hash.add(row.position);
         }
@@ -222,7 +219,7 @@ mod tests {
         ledger.add(&[row(2)]);
         ledger.seal(4);
         assert_eq!(ledger.counts().chain, forwards.chain);
-        assert_eq!((forwards.samples, forwards.reference_bytes), (4, 40));
+        assert_eq!(forwards.samples, 4);
         let mut other = [row(0), row(1), row(2), row(3)];
         other[2].hash = [9; 16];
         assert_ne!(super::tests::ledger(4, &other, 4).chain, forwards.chain);

@@ -6,6 +6,8 @@
 //!        └─ check: the same positions from one undisturbed worker
 //! ```
 
+/// The bad records that workers list.
+mod bad;
 /// The same positions a second time.
 mod check;
 /// Starts and watches everything until the ranks are done.
@@ -29,21 +31,19 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
-use feedmill_client::{Endpoint, FleetSettings};
-use feedmill_protocol::http::PATH_BAD;
+use feedmill_client::FleetSettings;
 use feedmill_protocol::pipeline::ValidatedPipeline;
-use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::args::LocalArguments;
 use crate::storage::Storage;
 use crate::usage::Usage;
-use crate::{clock, http, pipeline};
+use crate::{clock, pipeline};
+use bad::BadRecord;
 use check::Again;
 use drive::Drive;
 use interrupt::Interrupt;
 use ledger::Counts;
-use summary::BadRecord;
 use view::Screen;
 use workers::{WorkerSettings, Workers};
 
@@ -77,15 +77,17 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
     let mut screen = Screen::new();
     let drive = Drive { arguments, pipeline: &pipeline, layout, begun, threads: settings.threads };
     let driven = drive.run(&mut workers, &mut screen, &mut interrupt).await;
-    let bad_records = match &driven {
-        Ok(Some(_)) => bad_records(&workers.endpoints()).await,
-        _ => Vec::new(),
+    let mut facts = match driven {
+        Ok(Some(mut facts)) => {
+            bad::ask(&workers.endpoints(), &mut facts.bad_records).await;
+            workers.stop().await;
+            facts
+        }
+        ended => {
+            workers.stop().await;
+            return ended.map(|_| ExitCode::from(INTERRUPTED));
+        }
     };
-    workers.stop().await;
-    let Some(mut facts) = driven? else {
-        return Ok(ExitCode::from(INTERRUPTED));
-    };
-    facts.bad_records = bad_records;
     if arguments.check && !facts.interrupted && facts.failure.is_none() {
         let again = Again {
             stream: facts.stream.clone(),
@@ -100,7 +102,7 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
             cache: scratch.path().join("check"),
             ..settings
         };
-        match read_again(&again, settings, &mut interrupt).await {
+        match read_again(&again, settings, &mut interrupt, &mut facts.bad_records).await {
             Some(outcome) => facts.check = Some(outcome.map_err(|error| format!("{error:#}"))),
             None => facts.interrupted = true,
         }
@@ -138,6 +140,7 @@ async fn read_again(
     again: &Again,
     settings: WorkerSettings,
     interrupt: &mut Interrupt,
+    bad_records: &mut BTreeSet<BadRecord>,
 ) -> Option<anyhow::Result<Counts>> {
     if let Err(error) = std::fs::create_dir(&settings.cache) {
         return Some(Err(anyhow!("cannot make the folder {}: {error}", settings.cache.display())));
@@ -152,23 +155,7 @@ async fn read_again(
         ended = workers.next_end() => Some(Err(ended.unasked())),
         () = interrupt.wait() => None,
     };
+    bad::ask(&workers.endpoints(), bad_records).await;
     workers.stop().await;
     outcome
-}
-
-/// What workers list as bad, each record once. A worker that does not answer has nothing that the others lack, or it will be counted only.
-async fn bad_records(workers: &[Endpoint]) -> Vec<BadRecord> {
-    #[derive(Deserialize)]
-    struct Listed {
-        records: Vec<BadRecord>,
-    }
-    let mut all = BTreeSet::new();
-    for worker in workers {
-        match http::get(worker, PATH_BAD).await.map(|body| serde_json::from_slice::<Listed>(&body)) {
-            Ok(Ok(listed)) => all.extend(listed.records),
-            Ok(Err(error)) => tracing::warn!(%worker, %error, "{PATH_BAD} is answered with something else"),
-            Err(error) => tracing::debug!(%worker, "{error:#}"),
-        }
-    }
-    all.into_iter().collect()
 }

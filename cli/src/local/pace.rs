@@ -12,7 +12,8 @@ pub const STEPS_AFTER_MARK: u64 = 10;
 /// What steps lost, as far as they have been made.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pace {
-    waits: BTreeMap<u64, Duration>,
+    /// Of each step that is being made: the longest wait, and all waits.
+    waits: BTreeMap<u64, (Duration, Duration)>,
     /// Whole steps made.
     pub steps: u64,
     /// The first step's wait.
@@ -23,6 +24,8 @@ pub struct Pace {
     pub steady: Duration,
     /// All later steps' waits.
     pub steady_wait: Duration,
+    /// All later steps' waits of all ranks together.
+    pub rank_waits: Duration,
     /// The longest wait of a later step, and which.
     pub longest: Option<(u64, Duration)>,
     /// A step at which something was done to the workers.
@@ -34,13 +37,15 @@ pub struct Pace {
 impl Pace {
     /// A rank has waited so long in a step.
     pub fn waited(&mut self, step: u64, wait: Duration) {
-        let longest = self.waits.entry(step).or_default();
+        let (longest, all) = self.waits.entry(step).or_default();
         *longest = wait.max(*longest);
+        *all += wait;
     }
 
     /// All ranks have made the step, which took `whole`.
     pub fn made(&mut self, step: u64, whole: Duration) {
-        let wait = self.waits.remove(&step).unwrap_or_default().min(whole);
+        let (longest, all) = self.waits.remove(&step).unwrap_or_default();
+        let wait = longest.min(whole);
         self.steps += 1;
         if step == 0 {
             self.first_wait = wait;
@@ -49,6 +54,7 @@ impl Pace {
         }
         self.steady += whole;
         self.steady_wait += wait;
+        self.rank_waits += all;
         if self.longest.is_none_or(|(_, longest)| wait > longest) {
             self.longest = Some((step, wait));
         }
@@ -63,6 +69,14 @@ impl Pace {
             return 0.0;
         }
         self.steady_wait.as_secs_f64() / self.steady.as_secs_f64()
+    }
+
+    /// The same for one of `ranks` by itself, without what it waited for the others.
+    pub fn rank_wait_ratio(&self, ranks: u64) -> f64 {
+        if self.steady.is_zero() {
+            return 0.0;
+        }
+        self.rank_waits.as_secs_f64() / ranks.max(1) as f64 / self.steady.as_secs_f64()
     }
 
     /// The time in which samples were used: everything but the first wait.
@@ -95,6 +109,8 @@ mod tests {
         assert_eq!(pace.longest, Some((2, ms(30))));
         assert_eq!(pace.running(), ms(100 + 240));
         assert!((pace.wait_ratio() - 40.0 / 240.0).abs() < 1e-9);
+        // One millisecond of a rank that was early, in each step.
+        assert!((pace.rank_wait_ratio(2) - 42.0 / 2.0 / 240.0).abs() < 1e-9);
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct Board {
     pub pace: Pace,
     /// Rows of all batches.
     pub rows: u64,
+    /// Bytes that the model's own processor makes of all rows.
+    pub reference_bytes: u64,
     /// Bytes of all batches.
     pub bytes: u64,
     /// Batches.
@@ -46,6 +48,7 @@ impl Board {
             ledger: Ledger::new(stop),
             pace: Pace::default(),
             rows: 0,
+            reference_bytes: 0,
             bytes: 0,
             batches: 0,
             moved: 0,
@@ -59,6 +62,7 @@ impl Board {
     fn got(&mut self, rank: u64, batch: &Batch, rows: &[ledger::Row], now: Instant) {
         self.ledger.add(rows);
         self.rows += rows.len() as u64;
+        self.reference_bytes += rows.iter().map(|row| row.reference_bytes).sum::<u64>();
         self.bytes += batch.bytes().len() as u64;
         self.batches += 1;
         self.moved += u64::from(batch.timings().failures > 0);

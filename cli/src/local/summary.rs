@@ -1,14 +1,14 @@
 //! Takes what a run has counted, gives whether its promises held, and a summary for people and for programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use feedmill_protocol::bad::BadClass;
 use feedmill_protocol::ranks::RankLayout;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::bad::BadRecord;
 use super::ledger::{Counts, Faults};
 use super::pace::{Pace, STEPS_AFTER_MARK};
 use crate::table::{bytes, seconds};
@@ -41,8 +41,12 @@ pub struct Facts {
     pub counts: Counts,
     /// Step by step.
     pub pace: Pace,
+    /// Rows of all batches, those of a step that was not made included.
+    pub rows: u64,
     /// Bytes of all batches.
     pub bytes: u64,
+    /// Bytes that the model's own processor makes of all rows.
+    pub reference_bytes: u64,
     /// Batches.
     pub batches: u64,
     /// Batches that another worker gave after an attempt had failed.
@@ -54,9 +58,9 @@ pub struct Facts {
     /// Names of the stream's data sets.
     pub datasets: Vec<String>,
     /// Bad records that workers list.
-    pub bad_records: Vec<BadRecord>,
-    /// The worker that was killed and the step that was being made.
-    pub killed: Option<(String, u64)>,
+    pub bad_records: BTreeSet<BadRecord>,
+    /// The worker that was killed.
+    pub killed: Option<Killed>,
     /// Workers that ended unasked and were replaced.
     pub lost_workers: u64,
     /// The same positions from one undisturbed worker, or why they could not be read.
@@ -67,19 +71,15 @@ pub struct Facts {
     pub failure: Option<String>,
 }
 
-/// A bad record as workers list it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct BadRecord {
-    /// Its data set.
-    pub dataset: String,
-    /// The 1-based line.
-    pub line: u64,
-    /// Its class.
-    pub class: BadClass,
-    /// The object, when one is at fault.
-    pub key: Option<String>,
-    /// What is wrong.
-    pub detail: String,
+/// A worker that was killed on purpose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Killed {
+    /// Which.
+    pub worker: String,
+    /// In which step.
+    pub step: u64,
+    /// Batches that had been asked again before, while workers started.
+    pub moved_before: u64,
 }
 
 /// Something that must hold, and whether it did.
@@ -164,18 +164,17 @@ impl Facts {
         self.promises().iter().all(|promise| promise.kept)
     }
 
-    fn per_second(&self, count: u64) -> f64 {
-        count as f64 / self.pace.running().as_secs_f64().max(1e-9)
+    /// Samples and bytes in a second of the steps that were made, filler included.
+    fn per_second(&self) -> (f64, f64) {
+        let rows = self.counts.samples + self.counts.filler;
+        let samples = rows as f64 / self.pace.running().as_secs_f64().max(1e-9);
+        (samples, samples * self.per_row().0)
     }
 
-    fn rows(&self) -> u64 {
-        self.counts.samples + self.counts.filler
-    }
-
-    /// Bytes of a row on the wire, and of Hugging Face's tensors.
+    /// Bytes of a row on the wire, and of the processor's fp32 tensors.
     fn per_row(&self) -> (f64, f64) {
-        let rows = self.rows().max(1) as f64;
-        (self.bytes as f64 / rows, self.counts.reference_bytes as f64 / rows)
+        let rows = self.rows.max(1) as f64;
+        (self.bytes as f64 / rows, self.reference_bytes as f64 / rows)
     }
 
     /// For people.
@@ -222,8 +221,8 @@ impl Facts {
         write!(
             out,
             "speed       {:.1} samples/s, {:.1} MB/s",
-            self.per_second(self.rows()),
-            self.per_second(self.bytes) / 1e6
+            self.per_second().0,
+            self.per_second().1 / 1e6
         )?;
         if self.step_time.is_zero() {
             writeln!(out)?;
@@ -246,12 +245,15 @@ impl Facts {
         let served: Vec<String> =
             self.served.iter().map(|(name, batches)| format!("{name} {batches}")).collect();
         writeln!(out, "workers     {} batches: {}", self.batches, served.join(", "))?;
-        if let Some((name, step)) = &self.killed {
-            writeln!(out, "killed      worker {name} by SIGKILL in step {step}; another one took its place")?;
+        if let Some(Killed { worker, step, moved_before }) = &self.killed {
+            writeln!(
+                out,
+                "killed      worker {worker} by SIGKILL in step {step}; another one took its place"
+            )?;
             writeln!(
                 out,
                 "            {} batches were asked again of another worker, none was lost",
-                self.moved
+                self.moved.saturating_sub(*moved_before)
             )?;
             writeln!(
                 out,
@@ -305,7 +307,9 @@ impl Facts {
             writeln!(out, "their records:")?;
         }
         for record in self.bad_records.iter().take(LISTED) {
-            let key = record.key.as_ref().map_or_else(String::new, |key| format!(" {key}:"));
+            // Most details name the object themselves.
+            let key = record.key.as_ref().filter(|key| !record.detail.contains(*key));
+            let key = key.map_or_else(String::new, |key| format!(" {key}:"));
             writeln!(out, "  {} line {}:{key} {}", record.dataset, record.line, record.detail)?;
             writeln!(out, "      {}", record.class.remedy())?;
         }
@@ -343,19 +347,20 @@ impl Facts {
             "wrong_hash": counts.wrong_hash,
             "misplaced_filler": counts.misplaced_filler,
             "wait_ratio": pace.wait_ratio(),
+            "rank_wait_ratio": pace.rank_wait_ratio(self.layout.ranks()),
             "first_wait_s": pace.first_wait.as_secs_f64(),
             "longest_wait_s": pace.longest.map(|(_, wait)| wait.as_secs_f64()),
             "first_batch_s": self.first_batch.map(|first| first.as_secs_f64()),
             "running_s": pace.running().as_secs_f64(),
-            "samples_per_second": self.per_second(self.rows()),
-            "bytes_per_second": self.per_second(self.bytes),
+            "samples_per_second": self.per_second().0,
+            "bytes_per_second": self.per_second().1,
             "bytes_per_sample": ours,
             "reference_bytes_per_sample": theirs,
             "batches": self.batches,
             "batches_by_worker": self.served,
             "batches_moved": self.moved,
-            "killed": self.killed.as_ref().map(|(name, step)| json!({
-                "worker": name, "step": step, "wait_after_s": pace.wait_after_mark.as_secs_f64(),
+            "killed": self.killed.as_ref().map(|killed| json!({
+                "worker": killed.worker, "step": killed.step, "wait_after_s": pace.wait_after_mark.as_secs_f64(),
             })),
             "lost_workers": self.lost_workers,
             "bad": counts.bad,

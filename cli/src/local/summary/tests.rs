@@ -1,6 +1,6 @@
 use super::*;
 use crate::local::ledger::{Ledger, Row};
-use feedmill_protocol::bad::RowStatus;
+use feedmill_protocol::bad::{BadClass, RowStatus};
 
 fn row(position: u64) -> Row {
     Row {
@@ -26,7 +26,8 @@ fn facts() -> Facts {
     let mut rows: Vec<Row> = (0..12).map(row).collect();
     rows[5].status = RowStatus::Substituted(BadClass::ImageMissing);
     rows[11].status = RowStatus::Filler;
-    let mut pace = Pace { mark: Some(1), ..Pace::default() };
+    let mut pace = Pace::default();
+    pace.mark = Some(1);
     for (step, wait, whole) in [(0, 2000, 2100), (1, 10, 110), (2, 0, 100)] {
         pace.waited(step, Duration::from_millis(wait));
         pace.made(step, Duration::from_millis(whole));
@@ -43,20 +44,22 @@ fn facts() -> Facts {
         step_time: Duration::from_millis(100),
         counts: counts(&rows, 11, 12),
         pace,
+        rows: 12,
         bytes: 12_000,
+        reference_bytes: 96_000,
         batches: 6,
-        moved: 1,
+        moved: 3,
         served: [("w0".to_owned(), 4), ("w1".to_owned(), 2)].into(),
         first_batch: Some(Duration::from_millis(2300)),
         datasets: vec!["captions".into()],
-        bad_records: vec![BadRecord {
+        bad_records: BTreeSet::from([BadRecord {
             dataset: "captions".into(),
             line: 17,
             class: BadClass::ImageMissing,
             key: Some("s3://b/x.jpg".into()),
             detail: "no such object".into(),
-        }],
-        killed: Some(("w0".into(), 1)),
+        }]),
+        killed: Some(Killed { worker: "w0".into(), step: 1, moved_before: 2 }),
         lost_workers: 0,
         check: None,
         interrupted: false,
@@ -70,7 +73,7 @@ fn a_person_reads_what_happened() {
     for part in [
         "11 samples in 3 of 3 steps, 1.00 epochs of 11",
         "2.30 s until every rank had its first batch",
-        "4.8 % of the time after the first step; the longest was 10 ms in step 1",
+        "4.8 % of the time after the first step, 2.4 % for a rank by itself; the longest was 10 ms in step 1",
         // 12 rows in 0.1 + 0.21 s.
         "38.7 samples/s",
         "2 ranks that compute 100 ms a step could use 40.0 samples/s",
@@ -141,7 +144,7 @@ fn an_interrupted_run_promises_only_the_steps_it_made() {
     facts.pace = Pace::default();
     facts.counts = Counts::default();
     facts.first_batch = None;
-    (facts.bytes, facts.batches) = (0, 0);
+    (facts.rows, facts.bytes, facts.reference_bytes, facts.batches) = (0, 0, 0, 0);
     assert!(facts.kept());
     assert!(!facts.text().contains("NaN") && !facts.text().contains("inf"), "{}", facts.text());
 }

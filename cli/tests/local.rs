@@ -1,0 +1,67 @@
+//! `feedmill local` on the quickstart's data, as a user runs it.
+
+mod support;
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+
+use support::{bucket, example, feedmill, local};
+
+#[test]
+fn every_position_comes_once_and_the_last_step_is_padded() {
+    let arguments =
+        ["--workers", "2", "--ranks", "3", "--micro-batch", "2", "--step-ms", "0", "--steps", "4"];
+    let (code, json, said) = local(&arguments);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(json["samples"], 24, "{said}");
+    for fault in ["missing", "twice", "wrong_hash", "misplaced_filler"] {
+        assert_eq!(json[fault]["count"], 0, "{fault}\n{said}");
+    }
+    assert_eq!((&json["kept"], &json["interrupted"]), (&true.into(), &false.into()));
+    assert!(json["reference_bytes_per_sample"].as_f64() > json["bytes_per_sample"].as_f64());
+    assert!(said.contains("kept    every position came exactly once: 24 of 24"), "{said}");
+}
+
+/// One epoch with a worker killed in the middle, against one undisturbed worker; the epoch's end is no multiple of the step.
+#[test]
+fn a_killed_worker_changes_no_byte() {
+    let arguments =
+        ["--ranks", "2", "--micro-batch", "8", "--step-ms", "0", "--window", "3", "--kill-worker", "--check"];
+    let (code, json, said) = local(&arguments);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(json["killed"]["worker"], "w0", "{said}");
+    assert_eq!(json["samples"], json["samples_per_epoch"], "{said}");
+    assert_eq!(json["filler"], 16 - json["samples"].as_u64().unwrap() % 16);
+    assert_eq!(json["check"]["chain"], json["chain"], "{said}");
+    assert_eq!(json["check"]["samples"], json["samples"], "{said}");
+    // An epoch meets every record, the broken ones included.
+    let listed = json["bad_records"].as_array().unwrap();
+    for class in ["image_missing", "image_corrupt", "malformed_record", "unsupported_modality"] {
+        assert!(json["bad"][class]["replaced"].as_u64() > Some(0), "{class}\n{said}");
+        assert!(listed.iter().any(|record| record["class"] == class), "{class}\n{said}");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_run_in_order_and_the_summary_is_still_printed() {
+    let mut child = feedmill()
+        .arg("local")
+        .arg(example("pipeline.yaml"))
+        .args(["--embedded-s3", &bucket(), "--epochs", "1000000", "--step-ms", "10"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let running = lines.by_ref().map(Result::unwrap).find(|line| line.contains("samples/s"));
+    assert!(running.is_some(), "it ended before it ran");
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{errors}");
+    assert!(rest.iter().any(|line| line.contains("(stopped by a signal)")), "{rest:#?}");
+    assert!(rest.iter().any(|line| line.starts_with("kept    every position")), "{rest:#?}");
+    assert!(!errors.contains("does not end by itself"), "{errors}");
+}

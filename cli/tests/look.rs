@@ -1,0 +1,84 @@
+//! `feedmill get` and `feedmill show`: from a file as from a worker.
+
+mod support;
+
+use support::{Worker, bucket, example, pipeline_over_files, run, said};
+
+#[test]
+fn a_file_gives_the_bytes_that_a_worker_gives() {
+    let (folder, pipeline) = pipeline_over_files("name: quickstart", "name: over-files");
+    let worker = Worker::start(&pipeline);
+    let get = |target: &str, name: &str, range: &str, more: &[&str]| {
+        let path = folder.path().join(name);
+        let path = path.to_str().unwrap();
+        let output = run(&[&["get", target, range, "--output", path], more].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        (std::fs::read(path).unwrap(), said(&output))
+    };
+    for (range, more) in [("60-66", &[][..]), ("600-604", &["--stop", "602"])] {
+        let (from_file, said_of_file) = get(&pipeline, "file", range, more);
+        let (from_worker, said_of_worker) = get(&worker.url, "worker", range, more);
+        assert!(!from_file.is_empty() && from_file == from_worker, "{range} differs");
+        let described = |text: &str| text.split("\nwritten to").next().unwrap().to_owned();
+        assert_eq!(described(&said_of_file), described(&said_of_worker));
+    }
+    let filler = get(&worker.url, "filler", "600-604", &["--stop", "602"]).1;
+    assert_eq!(filler.lines().filter(|line| line.ends_with("filler")).count(), 2, "{filler}");
+    let (from_file, from_worker) = (run(&["show", &pipeline, "63"]), run(&["show", &worker.url, "63"]));
+    assert_eq!(said(&from_file), said(&from_worker));
+    assert!(from_file.status.success());
+}
+
+#[test]
+fn a_batch_is_the_same_from_s3_as_from_files() {
+    let (folder, pipeline) = pipeline_over_files("name: quickstart", "name: over-files");
+    let paths = ["s3", "files"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let example = example("pipeline.yaml");
+    let from_s3 =
+        run(&["get", example.to_str().unwrap(), "0-3", "--embedded-s3", &bucket(), "-o", &paths[0]]);
+    let from_files = run(&["get", &pipeline, "0-3", "-o", &paths[1]]);
+    assert!(
+        from_s3.status.success() && from_files.status.success(),
+        "{}{}",
+        said(&from_s3),
+        said(&from_files)
+    );
+    // All but the first lines: where data lies is no part of a sample.
+    let rows = |output| {
+        said(output).lines().filter(|line| line.ends_with("ok")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&from_s3).len(), 3);
+    assert_eq!(rows(&from_s3), rows(&from_files));
+}
+
+#[test]
+fn show_marks_what_is_learnt() {
+    let (_folder, pipeline) = pipeline_over_files("shuffle: true", "shuffle: false");
+    let output = run(&["show", &pipeline, "0"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    let (_, assistant) = text.split_once("<|im_start|>assistant\n").unwrap();
+    assert!(assistant.starts_with('«'), "{text}");
+    assert!(assistant.contains("<|im_end|>⏎»"), "{text}");
+    let (_, user) = text.split_once("<|im_start|>user\n").unwrap();
+    assert!(!user.split("<|im_end|>").next().unwrap().contains('«'), "{text}");
+    assert!(text.contains("pixels, grid 1x"), "{text}");
+}
+
+#[test]
+fn show_says_why_another_record_stands_there() {
+    // In the order of the manifest line 11 stands at a position that can be found by its record.
+    let (_folder, pipeline) = pipeline_over_files("shuffle: true", "shuffle: false");
+    let table = said(&run(&["get", &pipeline, "0-20"]));
+    let row = table.lines().find(|line| line.contains("image_missing")).unwrap();
+    let position = row.split_whitespace().next().unwrap();
+    let text = said(&run(&["show", &pipeline, position]));
+    for part in [
+        "another record stands here",
+        "assigned: captions line 11: image_missing",
+        "not-uploaded.jpg",
+        "what to do  upload the object",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+}
