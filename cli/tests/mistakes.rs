@@ -51,7 +51,7 @@ fn wrong_names_and_numbers_are_named() {
 
 #[test]
 fn a_worker_that_cannot_start_shows_its_last_words() {
-    let (_folder, pipeline) = pipeline_over_files("sharedMemory: 1Gi", "decode: 1Mi");
+    let (_folder, pipeline) = pipeline_over_files("decode: 1Gi", "decode: 1Mi");
     refused(&["local", &pipeline], 1, &["worker w", "ended", "its last lines", "cache.decode"]);
     let (_folder, pipeline) = pipeline_over_files("captions.jsonl", "nothing.jsonl");
     refused(&["local", &pipeline], 1, &["worker w", "its last lines", "nothing.jsonl"]);

@@ -209,7 +209,12 @@ impl Facts {
             )?;
         }
         if pace.steps > 1 {
-            write!(out, "waiting     {:.1} % of the time after the first step", 100.0 * pace.wait_ratio())?;
+            let rank = 100.0 * pace.rank_wait_ratio(layout.ranks());
+            write!(
+                out,
+                "waiting     {:.1} % of the time after the first step, {rank:.1} % for a rank by itself",
+                100.0 * pace.wait_ratio()
+            )?;
             match pace.longest {
                 Some((step, wait)) if !wait.is_zero() => {
                     writeln!(out, "; the longest was {} in step {step}", seconds(wait.as_secs_f64()))?;

@@ -2,7 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -85,9 +86,20 @@ impl Worker {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let announced: Value = serde_json::from_str(&line).unwrap();
-        let url = format!("http://{}", announced["listening"].as_str().unwrap());
-        Self { child, url }
+        let address = announced["listening"].as_str().unwrap();
+        // One question after another: each takes as long as its answer, so this is no waiting by the clock.
+        while !is_ready(address) {}
+        Self { child, url: format!("http://{address}") }
     }
+}
+
+/// Whether `/readyz` answers 200; a worker that has gone fails the test.
+fn is_ready(address: &str) -> bool {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /readyz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.starts_with("HTTP/1.1 200")
 }
 
 impl Drop for Worker {
