@@ -264,7 +264,8 @@ mod tests {
         let urgency = Urgency::new(5);
         let (ran, has_run) = mpsc::channel::<()>();
         let mut forsaken = Box::pin(pool.run(&urgency, move |_| ran.send(()).unwrap()));
-        assert!(futures_util::poll!(&mut forsaken).is_pending());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(forsaken.as_mut().poll(&mut context).is_pending());
         drop(forsaken);
         let panicking = pool.run(&urgency, |_| panic!("on purpose"));
         let following = pool.run(&urgency, |_| 7);

@@ -60,7 +60,9 @@ async fn rows_match(manifest: &str, settings: &str, keep_content: bool) {
         };
         let bounds: Vec<usize> = tensor("cu_seqlens").i32s().map(|n| n as usize).collect();
         let tokens: Vec<i32> = tensor("tokens").i32s().collect();
-        let grids: Vec<i32> = tensor("image_grid_thw").i32s().collect();
+        // A batch without pictures has no grid.
+        let pictures = frame.tensor("ragged.image_grid_thw").is_some();
+        let grids: Vec<i32> = if pictures { tensor("image_grid_thw").i32s().collect() } else { Vec::new() };
         let mask = tensor("loss_mask").data;
         let mut patches = Sha256::new();
         let (mut whole, mut grid) = (true, 0);

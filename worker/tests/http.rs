@@ -149,7 +149,10 @@ async fn a_sample_is_explained() {
     let good = worker.get("/v1/streams/substitute/samples/0").await.json();
     assert_eq!(good["status"], "ok");
     let text = good["sample"]["text"].as_array().unwrap();
-    assert!(text.iter().any(|run| run["supervised"] == true && run["text"].as_str().unwrap().contains("<|im_end|>")));
+    assert!(
+        text.iter()
+            .any(|run| run["supervised"] == true && run["text"].as_str().unwrap().contains("<|im_end|>"))
+    );
     let bad = worker.get("/v1/streams/substitute/samples/1").await.json();
     assert_eq!(bad["status"], "substituted");
     let class = bad["rejected"][0]["class"].as_str().unwrap();
@@ -222,7 +225,8 @@ async fn a_reader_that_stops_reading_is_cut() {
         folder.path().display(),
         golden("").display()
     );
-    let document = document(&uri, ", maxTokens: 100000", &streams).replace("sharedMemory: 128Mi", "sharedMemory: 300Mi");
+    let document =
+        document(&uri, ", maxTokens: 100000", &streams).replace("sharedMemory: 128Mi", "sharedMemory: 300Mi");
     let worker = served(pipeline(&document), &settings()).await;
     let mut stuck = TcpStream::connect(worker.address).await.unwrap();
     stuck.write_all(b"GET /v1/streams/train/batches/0-1 HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -247,7 +251,10 @@ async fn a_forsaken_request_leaves_nothing() {
     let (worker, _files) = worker().await;
     for _ in 0..20 {
         let mut socket = TcpStream::connect(worker.address).await.unwrap();
-        socket.write_all(b"GET /v1/streams/substitute/batches/0-8 HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        socket
+            .write_all(b"GET /v1/streams/substitute/batches/0-8 HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
         drop(socket);
     }
     let engine = &worker.app.loaded.get().unwrap().engine;

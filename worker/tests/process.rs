@@ -91,12 +91,16 @@ fn what_cannot_start_says_which_setting() {
 fn memory_that_cannot_be_there_is_refused_or_granted_by_the_limit() {
     // A budget beyond any machine: where a memory limit is set it must be named, and never a crash.
     let (good, _processor) = good();
-    let (mut child, _folder) = worker(&good.replace("sharedMemory: 128Mi", "sharedMemory: 4Ti"), &["--exit-with-stdin"]);
+    let (mut child, _folder) =
+        worker(&good.replace("sharedMemory: 128Mi", "sharedMemory: 4Ti"), &["--exit-with-stdin"]);
     drop(child.stdin.take());
     let mut text = String::new();
     child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
     let status = child.wait().unwrap();
-    assert!(status.success() || text.contains("cache.sharedMemory") || text.contains("shared memory"), "{text}");
+    assert!(
+        status.success() || text.contains("cache.sharedMemory") || text.contains("shared memory"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use feedmill_protocol::bad::{BadClass, RowStatus};
 use feedmill_protocol::frame::BatchView;
 use feedmill_testkit::{EmbeddedS3, Fault, FaultProxy, Rule, TestKeys};
-use support::{Answer, Served, credentials_folder, document, golden, pipeline, processor_folder, served, settings};
+use support::{
+    Answer, Served, credentials_folder, document, golden, pipeline, processor_folder, served, settings,
+};
 
 /// A bucket with the golden pictures and conversations, an S3 server over it, a proxy before it, a worker.
 struct Bench {
@@ -36,7 +38,8 @@ async fn bench(extra_record: &str) -> Bench {
     std::fs::write(bucket.join("llava.jsonl"), manifest).unwrap();
     let s3 = EmbeddedS3::start(root.path(), &TestKeys::keys()).await.unwrap();
     let proxy = FaultProxy::start(s3.address()).await;
-    let streams = "  - name: train\n    seed: 7\n    datasets: [{name: llava, uri: \"s3://golden/llava.jsonl\"}]\n";
+    let streams =
+        "  - name: train\n    seed: 7\n    datasets: [{name: llava, uri: \"s3://golden/llava.jsonl\"}]\n";
     let document = document("s3://golden/processor/", ", minPixels: 4096, maxPixels: 32768", streams);
     let mut settings = settings();
     settings.s3_endpoint = Some(proxy.endpoint());
@@ -138,7 +141,9 @@ async fn many_ranges_share_what_is_fetched() {
         .map(|i| {
             let bench = Arc::clone(&bench);
             let start = i % 10 * 4;
-            tokio::spawn(async move { (start, bench.worker.get(&format!("/v1/streams/train/batches/{start}-{}", start + 4)).await) })
+            tokio::spawn(async move {
+                (start, bench.worker.get(&format!("/v1/streams/train/batches/{start}-{}", start + 4)).await)
+            })
         })
         .collect();
     let mut bodies = std::collections::HashMap::new();

@@ -113,17 +113,21 @@ async fn a_range_gives_its_samples_in_order_and_ranges_share_work() {
 #[tokio::test]
 async fn what_is_needed_sooner_is_made_first() {
     let engine = engine(64, 1, 0);
-    let late = ask(&engine, 0..2, 60_000, "a");
+    let head = ask(&engine, 0..1, 0, "a");
     until(|| engine.stats().ranges == 1).await;
-    let soon = ask(&engine, 10..12, 0, "a");
-    until(|| engine.stats().ranges == 2 && engine.maker().waiting.load(Ordering::SeqCst) >= 3).await;
-    // One late sample holds the only ordinary place; both soon ones are the head's and need none.
+    let late = ask(&engine, 5..9, 60_000, "a");
+    until(|| engine.stats().ranges == 2).await;
+    let soon = ask(&engine, 10..12, 1_000, "a");
+    // The head's sample needs no ordinary place; one late sample has the only one.
+    until(|| engine.stats().ranges == 3 && engine.maker().waiting.load(Ordering::SeqCst) == 2).await;
     engine.maker().gate.add_permits(100);
-    soon.await.unwrap().unwrap();
-    late.await.unwrap().unwrap();
+    for range in [head, soon, late] {
+        range.await.unwrap().unwrap();
+    }
     let order = engine.maker().order.lock().unwrap().clone();
     let place = |position| order.iter().position(|p| *p == position).unwrap();
-    assert!(place(10).max(place(11)) < place(1), "{order:?}");
+    let soon = place(10).max(place(11));
+    assert!([6, 7, 8].iter().all(|late| soon < place(*late)), "{order:?}");
 }
 
 #[tokio::test]
@@ -155,11 +159,15 @@ async fn a_failure_reaches_every_range_that_wants_the_sample_and_is_not_remember
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_arena_smaller_than_what_waits_starves_nobody() {
     let engine = engine(16, 6, usize::MAX >> 4);
-    let ranges: Vec<_> = (0..60u64).map(|i| ask(&engine, i * 4..i * 4 + 4, 60_000 - i * 1000, "a")).collect();
+    let ranges: Vec<_> = (0..60u64)
+        .map(|i| {
+            let asked = ask(&engine, i * 4..i * 4 + 4, 60_000 - i * 1000, "a");
+            // What is read is given back at once, as a connection does.
+            tokio::spawn(async move { asked.await.unwrap().unwrap()[0].meta.sample_index })
+        })
+        .collect();
     for (i, range) in ranges.into_iter().enumerate() {
-        let samples = range.await.unwrap().unwrap();
-        let first = samples[0].meta.sample_index;
-        assert_eq!(first, i as i64 * 4);
+        assert_eq!(range.await.unwrap(), i as i64 * 4);
         assert!(engine.maker().arena.stats().committed <= 16 * PAGE as u64);
     }
 }

@@ -120,8 +120,7 @@ impl Served {
     /// One request on a connection of its own.
     pub async fn request(&self, request: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let mut socket = TcpStream::connect(self.address).await.unwrap();
-        let headers: String =
-            headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let head = format!(
             "{request} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n",
             body.len()
