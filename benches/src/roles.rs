@@ -1,0 +1,270 @@
+//! What this program is when it was started by itself: an S3 server, a consumer, a raw TCP server. Each ends
+//! when its standard input is closed.
+
+use std::io::{BufRead as _, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use feedmill_arena::{Arena, ArenaSettings, RegionLease, Urgency};
+use feedmill_client::{Endpoint, Fleet, FleetSettings, Puller, PullerSettings};
+use feedmill_embedded_s3::{EmbeddedS3, Keys};
+use feedmill_protocol::bad::RowStatus;
+use feedmill_protocol::ranks::RankLayout;
+use futures_util::future::try_join_all;
+use serde_json::{Value, json};
+
+use crate::dataset::Dataset;
+use crate::figures::now;
+use crate::http2;
+use crate::process::Process;
+
+const ROLE: &str = "FEEDMILL_BENCH_ROLE";
+const ARGUMENT: &str = "FEEDMILL_BENCH_ARGUMENT";
+
+/// Plays the role that this program was started for; false when it was started by a person.
+///
+/// # Errors
+/// What the role cannot do.
+pub fn play() -> anyhow::Result<bool> {
+    let Ok(role) = std::env::var(ROLE) else {
+        return Ok(false);
+    };
+    let argument = std::env::var(ARGUMENT).unwrap_or_default();
+    match role.as_str() {
+        "s3" => s3(Path::new(&argument))?,
+        "consumer" => consumer()?,
+        "raw" => raw(argument.parse()?)?,
+        other => bail!("no role {other}"),
+    }
+    Ok(true)
+}
+
+fn start(role: &str, argument: &str) -> anyhow::Result<Process> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(ROLE, role).env(ARGUMENT, argument);
+    // The system's allocator would give every long frame back to the kernel and take it anew.
+    command.env("MALLOC_MMAP_THRESHOLD_", "1073741824").env("MALLOC_TRIM_THRESHOLD_", "4294967296");
+    Process::start(&mut command)
+}
+
+/// An S3 server over the data set in a process of its own, and its endpoint.
+///
+/// # Errors
+/// It does not start.
+pub fn start_s3(dataset: &Dataset) -> anyhow::Result<(Process, String)> {
+    let mut process = start("s3", &dataset.buckets().to_string_lossy())?;
+    let endpoint = process.line()?;
+    Ok((process, endpoint))
+}
+
+/// A consumer: see [`pull`], [`fetch`] and [`fetch_raw`].
+///
+/// # Errors
+/// It does not start.
+pub fn start_consumer() -> anyhow::Result<Process> {
+    start("consumer", "")
+}
+
+/// A process that writes `bytes` bytes from a memfd for every byte that it gets, and its address.
+///
+/// # Errors
+/// It does not start.
+pub fn start_raw(bytes: usize) -> anyhow::Result<(Process, SocketAddr)> {
+    let mut process = start("raw", &bytes.to_string())?;
+    let address = process.line()?.parse()?;
+    Ok((process, address))
+}
+
+/// Has a consumer read a stream's samples in order; gives samples, bytes as they came and as the HF
+/// processor's tensors would have, tokens and seconds.
+///
+/// # Errors
+/// What went wrong there.
+pub fn pull(
+    consumer: &mut Process,
+    worker: SocketAddr,
+    samples: std::ops::Range<u64>,
+) -> anyhow::Result<Value> {
+    let (address, consumed, stop) = (worker.to_string(), samples.start, samples.end);
+    consumer.ask(&json!({"what": "pull", "address": address, "consumed": consumed, "stop": stop}))
+}
+
+/// Has a consumer ask for the same range again and again over HTTP/2; gives bytes and seconds.
+///
+/// # Errors
+/// What went wrong there.
+pub fn fetch(
+    consumer: &mut Process,
+    worker: SocketAddr,
+    path: &str,
+    most: usize,
+    times: usize,
+    streams: usize,
+) -> anyhow::Result<Value> {
+    let address = worker.to_string();
+    let question = json!({
+        "what": "fetch", "address": address, "path": path, "most": most, "times": times, "streams": streams,
+    });
+    consumer.ask(&question)
+}
+
+/// Has a consumer read from a raw TCP server; gives bytes and seconds.
+///
+/// # Errors
+/// What went wrong there.
+pub fn fetch_raw(
+    consumer: &mut Process,
+    raw: SocketAddr,
+    bytes: usize,
+    times: usize,
+) -> anyhow::Result<Value> {
+    consumer.ask(&json!({"what": "raw", "address": raw.to_string(), "bytes": bytes, "times": times}))
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Blocks until standard input is closed.
+fn until_closed() -> anyhow::Result<()> {
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+fn s3(folder: &Path) -> anyhow::Result<()> {
+    // File reads go to threads of their own; one more for everything else is what a server beside a worker has.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let keys = Keys { access_key_id: "bench".into(), secret_access_key: "bench-secret".into() };
+    let server = runtime.block_on(EmbeddedS3::start(folder, &keys))?;
+    println!("{}", server.endpoint());
+    until_closed()?;
+    drop(server);
+    runtime.shutdown_background();
+    Ok(())
+}
+
+fn raw(bytes: usize) -> anyhow::Result<()> {
+    let arena = Arena::create(ArenaSettings { bytes: bytes as u64 + (1 << 20) })?;
+    let reservation = runtime()?.block_on(arena.reserve(bytes, &Urgency::new(0)))?;
+    let mut writer = reservation.begin_fill()?;
+    for (at, byte) in writer.as_mut_slice().iter_mut().enumerate() {
+        *byte = (at % 251) as u8;
+    }
+    let region = writer.finish();
+    let memory = Arc::new(region.lease().context("a fresh region can be leased")?);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("{}", listener.local_addr()?);
+    std::thread::spawn(move || {
+        while let Ok((socket, _)) = listener.accept() {
+            let memory = Arc::clone(&memory);
+            std::thread::spawn(move || write_on_demand(socket, &memory));
+        }
+    });
+    until_closed()
+}
+
+fn write_on_demand(mut socket: TcpStream, memory: &RegionLease) -> std::io::Result<()> {
+    socket.set_nodelay(true)?;
+    let mut demand = [0];
+    while socket.read(&mut demand)? > 0 {
+        socket.write_all(memory)?;
+    }
+    Ok(())
+}
+
+fn consumer() -> anyhow::Result<()> {
+    let runtime = runtime()?;
+    for line in std::io::stdin().lock().lines() {
+        let question: Value = serde_json::from_str(&line?)?;
+        let text = |name: &str| question[name].as_str().with_context(|| format!("no {name}"));
+        let number = |name: &str| question[name].as_u64().with_context(|| format!("no {name}"));
+        let address: SocketAddr = text("address")?.parse()?;
+        let answer = match text("what")? {
+            "pull" => runtime.block_on(pull_all(address, number("consumed")?, number("stop")?))?,
+            "fetch" => {
+                let (most, times, streams) = (number("most")?, number("times")?, number("streams")?);
+                let asking = fetch_all(address, text("path")?, most as usize, times, streams);
+                runtime.block_on(asking)?
+            }
+            _ => read_raw(address, number("bytes")? as usize, number("times")?)?,
+        };
+        println!("{answer}");
+    }
+    Ok(())
+}
+
+/// Batches of 4, 12 of them outstanding: more than the worker has in flight, so that it never waits.
+async fn pull_all(address: SocketAddr, consumed: u64, stop: u64) -> anyhow::Result<Value> {
+    let fleet = Fleet::new(FleetSettings::new("bench", vec![Endpoint::from(address)]))?;
+    let settings = PullerSettings {
+        stream: "train".into(),
+        layout: RankLayout::new(4, 1, 4)?,
+        rank: 0,
+        consumed,
+        stop: Some(stop),
+        window: 12,
+        plan: None,
+    };
+    let mut puller = Puller::new(fleet, settings)?;
+    let (mut samples, mut bytes, mut expanded, mut tokens, mut pixels) = (0, 0, 0, 0, 0);
+    let begun = now();
+    while let Some(batch) = puller.next().await? {
+        bytes += batch.bytes().len();
+        for sample in batch.view()?.samples() {
+            if sample.status != RowStatus::Ok {
+                bail!("a row is {:?}: the data set is not what it should be", sample.status);
+            }
+            samples += 1;
+            tokens += sample.tokens.len();
+            pixels += sample.patches.len() / 3;
+            // Patches as f32 and for both frames; ids, attention mask and labels as i64; grids as i64.
+            expanded +=
+                sample.patches.len() * 2 * 4 + sample.tokens.len() * 3 * 8 + sample.grids.len() * 3 * 8;
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok(json!({
+        "samples": samples, "bytes": bytes, "hf_bytes": expanded, "tokens": tokens, "pixels": pixels,
+        "seconds": seconds,
+    }))
+}
+
+async fn fetch_all(
+    address: SocketAddr,
+    path: &str,
+    most: usize,
+    times: u64,
+    streams: u64,
+) -> anyhow::Result<Value> {
+    let connection = http2::Connection::open(address, http2::STREAM_WINDOW).await?;
+    let mut buffers: Vec<Vec<u8>> = (0..streams).map(|_| vec![1; most]).collect();
+    let begun = now();
+    let each = buffers.iter_mut().map(|buffer| {
+        let mut connection = connection.clone();
+        async move {
+            let mut bytes = 0;
+            for _ in 0..times / streams {
+                bytes += connection.get(path, buffer, Duration::ZERO).await?;
+            }
+            anyhow::Ok(bytes)
+        }
+    });
+    let bytes: usize = try_join_all(each).await?.into_iter().sum();
+    Ok(json!({"bytes": bytes, "seconds": begun.elapsed().as_secs_f64()}))
+}
+
+fn read_raw(address: SocketAddr, bytes: usize, times: u64) -> anyhow::Result<Value> {
+    let mut socket = TcpStream::connect(address)?;
+    socket.set_nodelay(true)?;
+    let mut buffer = vec![1; bytes];
+    let begun = now();
+    for _ in 0..times {
+        socket.write_all(&[0])?;
+        socket.read_exact(&mut buffer)?;
+    }
+    Ok(json!({"bytes": bytes as u64 * times, "seconds": begun.elapsed().as_secs_f64()}))
+}
