@@ -162,7 +162,7 @@ impl LocalArguments {
             (Some(steps), _) => (steps.get(), layout.global_batch()),
             (None, epochs) => (epochs.map_or(1, NonZeroU64::get), samples_per_epoch),
         };
-        let stop = count.checked_mul(each).unwrap_or(u64::MAX);
+        let stop = count.saturating_mul(each);
         let whole = stop.div_ceil(layout.global_batch()).checked_mul(layout.global_batch());
         match whole {
             Some(whole) if whole <= feedmill_protocol::position::POSITION_END => Ok(stop),

@@ -39,15 +39,15 @@ impl Target {
     pub async fn open(text: &str, stream: &str, storage: &StorageArguments) -> anyhow::Result<Self> {
         if text.contains("://") {
             if !storage.embedded_s3.is_empty() {
-                return Err(Usage::new(anyhow!(
+                return Err(Usage::of(anyhow!(
                     "--embedded-s3 goes with a pipeline, not with a worker's address"
                 )));
             }
             return Ok(Self::Worker(
-                text.parse().map_err(|error: feedmill_client::ClientError| Usage::new(error))?,
+                text.parse().map_err(|error: feedmill_client::ClientError| Usage::of(error))?,
             ));
         }
-        let pipeline = pipeline::read(Path::new(text), stream).map_err(Usage::new)?;
+        let pipeline = pipeline::read(Path::new(text), stream).map_err(Usage::of)?;
         let datasets = pipeline::dataset_names(&pipeline, stream);
         let storage = Storage::start(&storage.embedded_s3).await?;
         let cache = TempDir::with_prefix("feedmill-").context("cannot make a folder for manifests")?;

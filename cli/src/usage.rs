@@ -7,7 +7,7 @@ pub struct Usage(String);
 
 impl Usage {
     /// An error with everything behind it, as the caller's fault.
-    pub fn new(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    pub fn of(error: impl Into<anyhow::Error>) -> anyhow::Error {
         anyhow::Error::new(Self(format!("{:#}", error.into())))
     }
 }

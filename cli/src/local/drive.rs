@@ -98,12 +98,10 @@ impl Drive<'_> {
             ended = workers.next_end() => return Err(ended.unasked()),
             () = interrupt.wait() => return Ok(None),
         };
-        let stop = self.arguments.stop(self.layout, plan.samples_per_epoch).map_err(Usage::new)?;
+        let stop = self.arguments.stop(self.layout, plan.samples_per_epoch).map_err(Usage::of)?;
         let steps = self.layout.steps_until(0, stop);
         if self.arguments.kill_worker && steps < 2 {
-            return Err(Usage::new(anyhow::anyhow!(
-                "--kill-worker needs at least 2 steps; there is {steps}"
-            )));
+            return Err(Usage::of(anyhow::anyhow!("--kill-worker needs at least 2 steps; there is {steps}")));
         }
         screen.say(&self.announcement(&plan, stop, steps));
         let mut running = self.start(workers, monitor, &plan, stop, steps)?;

@@ -55,10 +55,10 @@ const INTERRUPTED: u8 = 130;
 /// # Errors
 /// Arguments or a pipeline that cannot be used, workers that do not start.
 pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
-    let layout = arguments.layout().map_err(Usage::new)?;
-    let pipeline = pipeline::read(&arguments.pipeline, &arguments.stream).map_err(Usage::new)?;
+    let layout = arguments.layout().map_err(Usage::of)?;
+    let pipeline = pipeline::read(&arguments.pipeline, &arguments.stream).map_err(Usage::of)?;
     check_arguments(arguments, &pipeline)?;
-    let storage = Storage::start(&arguments.storage.embedded_s3).await.map_err(Usage::new)?;
+    let storage = Storage::start(&arguments.storage.embedded_s3).await.map_err(Usage::of)?;
     let scratch = TempDir::with_prefix("feedmill-local-").context("cannot make a folder for manifests")?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let settings = WorkerSettings {
@@ -123,14 +123,14 @@ fn check_arguments(arguments: &LocalArguments, pipeline: &ValidatedPipeline) -> 
     let most = u64::from(pipeline.max_range);
     if arguments.micro_batch > most {
         let micro_batch = arguments.micro_batch;
-        return Err(Usage::new(anyhow!(
+        return Err(Usage::of(anyhow!(
             "--micro-batch {micro_batch} is more than a worker serves at once; lower it or raise spec.serving.maxRange, {most}"
         )));
     }
     if let Some(path) = &arguments.json {
         // Better now than after the run.
         std::fs::write(path, "")
-            .map_err(|error| Usage::new(anyhow!("--json: cannot write {}: {error}", path.display())))?;
+            .map_err(|error| Usage::of(anyhow!("--json: cannot write {}: {error}", path.display())))?;
     }
     Ok(())
 }
