@@ -112,20 +112,12 @@ impl Arena {
         let page = rustix::param::page_size().max(SMALLEST_PAGE);
         let pages = settings.bytes / page as u64;
         if pages == 0 {
-            return Err(ArenaError::TooSmall {
-                bytes: settings.bytes,
-            });
+            return Err(ArenaError::TooSmall { bytes: settings.bytes });
         }
         // 2^36 pages of 4 KiB are 256 TiB, more than can be mapped; below it nothing overflows.
         let extents = (pages < 1 << 36).then(|| Extents::new(pages));
-        let space = extents
-            .as_ref()
-            .map_or(u64::MAX, |extents| extents.space() * page as u64);
-        let refused = |source| ArenaError::Memory {
-            bytes: settings.bytes,
-            space,
-            source,
-        };
+        let space = extents.as_ref().map_or(u64::MAX, |extents| extents.space() * page as u64);
+        let refused = |source| ArenaError::Memory { bytes: settings.bytes, space, source };
         let (Some(extents), Ok(length)) = (extents, usize::try_from(space)) else {
             return Err(refused(io::Error::from(io::ErrorKind::OutOfMemory)));
         };
@@ -147,19 +139,11 @@ impl Arena {
         // An empty region has a page, too: every region has a place of its own.
         let pages = len.div_ceil(self.page).max(1) as u64;
         if pages > self.capacity() / self.page as u64 {
-            return Reserve {
-                arena: Arc::clone(self),
-                len,
-                ticket: None,
-            };
+            return Reserve { arena: Arc::clone(self), len, ticket: None };
         }
         self.listen(urgency);
         let id = self.change(|ledger| ledger.reserve(pages, urgency));
-        Reserve {
-            arena: Arc::clone(self),
-            len,
-            ticket: Some((id, urgency.clone())),
-        }
+        Reserve { arena: Arc::clone(self), len, ticket: Some((id, urgency.clone())) }
     }
 
     /// Bytes that may be resident at once.
@@ -225,10 +209,7 @@ impl Arena {
 
     /// An extent in bytes. It lies in the mapping, whose length is a usize.
     fn in_bytes(&self, extent: Extent) -> (usize, usize) {
-        (
-            extent.start as usize * self.page,
-            extent.pages as usize * self.page,
-        )
+        (extent.start as usize * self.page, extent.pages as usize * self.page)
     }
 }
 
@@ -240,9 +221,7 @@ impl Reconsider for Arena {
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena")
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
+        f.debug_struct("Arena").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }
 
@@ -266,35 +245,22 @@ impl Future for Reserve {
             }));
         };
         let (id, waker) = (*id, context.waker().clone());
-        let (offset, fresh) = match self
-            .arena
-            .look(|ledger| ledger.progress(id, urgency, waker))
-        {
+        let (offset, fresh) = match self.arena.look(|ledger| ledger.progress(id, urgency, waker)) {
             Progress::Waiting(_) => return Poll::Pending,
             Progress::Granted(extent, growth) => {
                 let start = extent.start + extent.pages - growth;
-                let fresh = Extent {
-                    start,
-                    pages: growth,
-                };
+                let fresh = Extent { start, pages: growth };
                 (self.arena.in_bytes(extent).0, self.arena.in_bytes(fresh))
             }
             // The reservation says so when it is begun.
             Progress::Revoked => (0, (0, 0)),
             Progress::Failed(errno) => {
                 self.ticket = None;
-                return Poll::Ready(Err(ArenaError::Punch {
-                    source: errno.into(),
-                }));
+                return Poll::Ready(Err(ArenaError::Punch { source: errno.into() }));
             }
         };
         self.ticket = None;
-        let held = Held {
-            arena: Arc::clone(&self.arena),
-            id,
-            offset,
-            len: self.len,
-        };
+        let held = Held { arena: Arc::clone(&self.arena), id, offset, len: self.len };
         Poll::Ready(Ok(Reservation::new(held, fresh)))
     }
 }

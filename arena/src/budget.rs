@@ -91,11 +91,7 @@ impl Budget {
     /// The reserve is larger than the capacity.
     pub fn new(name: &'static str, capacity: u64, reserve: u64) -> Result<Arc<Self>, BudgetError> {
         if reserve > capacity {
-            return Err(BudgetError::ReserveTooLarge {
-                budget: name,
-                reserve,
-                capacity,
-            });
+            return Err(BudgetError::ReserveTooLarge { budget: name, reserve, capacity });
         }
         Ok(Arc::new_cyclic(|me: &Weak<Self>| Self {
             name,
@@ -118,27 +114,17 @@ impl Budget {
     /// The future fails at once when `bytes` is larger than the whole budget.
     pub fn acquire(self: &Arc<Self>, bytes: u64, urgency: &Urgency) -> Acquire {
         if bytes > self.capacity {
-            return Acquire {
-                budget: Arc::clone(self),
-                bytes,
-                ticket: None,
-            };
+            return Acquire { budget: Arc::clone(self), bytes, ticket: None };
         }
         urgency.listen(&self.me);
         let id = self.change(|state| {
             let id = state.next_id;
             state.next_id += 1;
-            state
-                .waiting
-                .insert(id, urgency, Waiter { bytes, waker: None });
+            state.waiting.insert(id, urgency, Waiter { bytes, waker: None });
             state.waiting_bytes += bytes;
             id
         });
-        Acquire {
-            budget: Arc::clone(self),
-            bytes,
-            ticket: Some((id, urgency.clone())),
-        }
+        Acquire { budget: Arc::clone(self), bytes, ticket: Some((id, urgency.clone())) }
     }
 
     /// The setting that holds this budget.
@@ -192,10 +178,7 @@ impl Reconsider for Budget {
 
 impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Budget")
-            .field("name", &self.name)
-            .field("stats", &self.stats())
-            .finish()
+        f.debug_struct("Budget").field("name", &self.name).field("stats", &self.stats()).finish()
     }
 }
 
@@ -204,11 +187,7 @@ impl State {
     fn grant(&mut self, capacity: u64, reserve: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
         while let Some((id, urgency, waiter)) = self.waiting.front() {
-            let limit = if urgency.is_head() {
-                capacity
-            } else {
-                capacity - reserve
-            };
+            let limit = if urgency.is_head() { capacity } else { capacity - reserve };
             if waiter.bytes > limit.saturating_sub(self.used) {
                 break;
             }
@@ -246,31 +225,19 @@ impl Future for Acquire {
         };
         let waker = context.waker().clone();
         let old_waker = {
-            let mut state = self
-                .budget
-                .state
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.budget.state.lock().unwrap_or_else(PoisonError::into_inner);
             if state.granted.remove(id) {
                 None
             } else {
                 // Handed out of the lock: dropping a waker may run code that comes back here.
-                Some(
-                    state
-                        .waiting
-                        .get_mut(*id, urgency)
-                        .and_then(|w| w.waker.replace(waker)),
-                )
+                Some(state.waiting.get_mut(*id, urgency).and_then(|w| w.waker.replace(waker)))
             }
         };
         match old_waker {
             Some(_) => Poll::Pending,
             None => {
                 self.ticket = None;
-                Poll::Ready(Ok(Permit {
-                    budget: Arc::clone(&self.budget),
-                    bytes: self.bytes,
-                }))
+                Poll::Ready(Ok(Permit { budget: Arc::clone(&self.budget), bytes: self.bytes }))
             }
         }
     }

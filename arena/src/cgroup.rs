@@ -89,28 +89,17 @@ pub fn check_against_cgroup(demands: &[Demand]) -> Result<Option<MemoryLimit>, C
 /// They do not fit; the error names the largest of them.
 pub fn check_against_limit(demands: &[Demand], limit: &MemoryLimit) -> Result<(), CgroupError> {
     let sum = |demands: &mut dyn Iterator<Item = &Demand>| {
-        demands.fold(OVERHEAD_BYTES, |sum, demand| {
-            sum.saturating_add(demand.bytes)
-        })
+        demands.fold(OVERHEAD_BYTES, |sum, demand| sum.saturating_add(demand.bytes))
     };
     let needed = sum(&mut demands.iter());
-    let Some((index, largest)) = demands
-        .iter()
-        .enumerate()
-        .max_by_key(|(_, demand)| demand.bytes)
-    else {
+    let Some((index, largest)) = demands.iter().enumerate().max_by_key(|(_, demand)| demand.bytes) else {
         return Ok(());
     };
     if needed <= limit.bytes {
         return Ok(());
     }
-    let others = demands
-        .iter()
-        .enumerate()
-        .filter(|(other, _)| *other != index);
-    let fitting = limit
-        .bytes
-        .saturating_sub(sum(&mut others.map(|(_, demand)| demand)));
+    let others = demands.iter().enumerate().filter(|(other, _)| *other != index);
+    let fitting = limit.bytes.saturating_sub(sum(&mut others.map(|(_, demand)| demand)));
     Err(CgroupError::DoesNotFit {
         setting: largest.setting,
         bytes: largest.bytes,
@@ -128,10 +117,7 @@ pub fn check_against_limit(demands: &[Demand], limit: &MemoryLimit) -> Result<()
 /// The kernel's files cannot be read or understood.
 pub fn memory_limit() -> Result<Option<MemoryLimit>, CgroupError> {
     let read = |file: &str| {
-        fs::read_to_string(file).map_err(|source| CgroupError::Read {
-            file: PathBuf::from(file),
-            source,
-        })
+        fs::read_to_string(file).map_err(|source| CgroupError::Read { file: PathBuf::from(file), source })
     };
     let files = limit_files(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?);
     let mut smallest: Option<MemoryLimit> = None;
@@ -140,23 +126,16 @@ pub fn memory_limit() -> Result<Option<MemoryLimit>, CgroupError> {
             Ok(text) => text,
             // The root cgroup has no such file, and parents may be hidden.
             Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
-                ) =>
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
             {
                 continue;
             }
             Err(source) => return Err(CgroupError::Read { file, source }),
         };
-        let limit = parse_limit(&text).map_err(|()| CgroupError::Parse {
-            file: file.clone(),
-            text: text.clone(),
-        })?;
+        let limit =
+            parse_limit(&text).map_err(|()| CgroupError::Parse { file: file.clone(), text: text.clone() })?;
         if let Some(bytes) = limit
-            && smallest
-                .as_ref()
-                .is_none_or(|smallest| bytes < smallest.bytes)
+            && smallest.as_ref().is_none_or(|smallest| bytes < smallest.bytes)
         {
             smallest = Some(MemoryLimit { bytes, file });
         }
@@ -171,17 +150,12 @@ fn limit_files(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
     for line in cgroup.lines() {
         // hierarchy id : controllers : path; version 2 has id 0 and no controllers.
         let mut fields = line.splitn(3, ':');
-        let (Some(id), Some(controllers), Some(path)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
+        let (Some(id), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
             continue;
         };
         let (name, is_mount): (_, fn(&Mount<'_>) -> bool) = if id == "0" && controllers.is_empty() {
             ("memory.max", |mount| mount.kind == "cgroup2")
-        } else if controllers
-            .split(',')
-            .any(|controller| controller == "memory")
-        {
+        } else if controllers.split(',').any(|controller| controller == "memory") {
             ("memory.limit_in_bytes", |mount| {
                 mount.kind == "cgroup" && mount.options.split(',').any(|option| option == "memory")
             })
@@ -194,12 +168,8 @@ fn limit_files(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
         let top = PathBuf::from(unescape(mount.point));
         // Without a cgroup namespace the mount shows a part of the tree: its root is cut off. A
         // path outside of it cannot be seen, so the mount's own limit is what is left.
-        let inside = Path::new(path)
-            .strip_prefix(unescape(mount.root))
-            .unwrap_or(Path::new(""));
-        let hidden = inside
-            .components()
-            .any(|part| part == std::path::Component::ParentDir);
+        let inside = Path::new(path).strip_prefix(unescape(mount.root)).unwrap_or(Path::new(""));
+        let hidden = inside.components().any(|part| part == std::path::Component::ParentDir);
         let inside = if hidden { Path::new("") } else { inside };
         files.extend(inside.ancestors().map(|part| top.join(part).join(name)));
     }
@@ -221,21 +191,13 @@ impl<'a> Mount<'a> {
         let mut right = right.split(' ');
         let (root, point) = (left.next()?, left.next()?);
         let (kind, options) = (right.next()?, right.nth(1)?);
-        Some(Self {
-            root,
-            point,
-            kind,
-            options,
-        })
+        Some(Self { root, point, kind, options })
     }
 }
 
 /// Blanks in paths of mountinfo are written as octal.
 fn unescape(path: &str) -> String {
-    path.replace("\\040", " ")
-        .replace("\\011", "\t")
-        .replace("\\012", "\n")
-        .replace("\\134", "\\")
+    path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
 /// A limit's bytes; none for "max" and what version 1 writes for it.

@@ -83,20 +83,10 @@ impl Extents {
         let mut start = 0;
         for class in 0..=class_of(capacity.max(1)) {
             // The smallest request of a class has one page more than the class below.
-            let smallest = if class == 0 {
-                1
-            } else {
-                slot_pages(class - 1) + 1
-            };
+            let smallest = if class == 0 { 1 } else { slot_pages(class - 1) + 1 };
             let slots = capacity / smallest;
             let end = start + slots * slot_pages(class);
-            classes.push(Class {
-                start,
-                next_new: start,
-                end,
-                warm: BTreeSet::new(),
-                cold: Vec::new(),
-            });
+            classes.push(Class { start, next_new: start, end, warm: BTreeSet::new(), cold: Vec::new() });
             start = end;
         }
         Self {
@@ -153,11 +143,7 @@ impl Extents {
     /// Surplus first, it serves nobody; largest first, for few system calls. Then the slots that
     /// lie free longest.
     fn punches(&self, mut excess: u64, chosen: u64) -> Vec<Extent> {
-        let surplus = self
-            .surplus
-            .iter()
-            .rev()
-            .map(|(pages, start)| (*pages, *start));
+        let surplus = self.surplus.iter().rev().map(|(pages, start)| (*pages, *start));
         let idle = self
             .idle
             .values()
@@ -172,10 +158,7 @@ impl Extents {
                 continue;
             };
             let cut = pages.min(excess);
-            punches.push(Extent {
-                start: start + slot.resident - cut,
-                pages: cut,
-            });
+            punches.push(Extent { start: start + slot.resident - cut, pages: cut });
             excess -= cut;
         }
         punches
@@ -198,12 +181,8 @@ impl Extents {
         } else if let Some(index) = class.cold.iter().rposition(|cold| *cold == start) {
             class.cold.swap_remove(index);
         }
-        let slot = self.slots.entry(start).or_insert(Slot {
-            class: plan.class,
-            resident: 0,
-            used: 0,
-            stamp: 0,
-        });
+        let slot =
+            self.slots.entry(start).or_insert(Slot { class: plan.class, resident: 0, used: 0, stamp: 0 });
         slot.resident = slot.resident.max(pages);
         slot.used = pages;
         if slot.resident > pages {
@@ -283,9 +262,7 @@ impl Class {
             .or_else(|| self.warm.last())
             .copied()
             .or_else(|| self.cold.last().map(|start| (0, *start)))
-            .or_else(|| {
-                (self.next_new + slot_pages(index) <= self.end).then_some((0, self.next_new))
-            })
+            .or_else(|| (self.next_new + slot_pages(index) <= self.end).then_some((0, self.next_new)))
     }
 }
 

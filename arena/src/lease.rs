@@ -19,12 +19,7 @@ pub struct RegionLease {
 impl RegionLease {
     /// For a lease that the ledger has counted.
     pub(crate) fn new(arena: Arc<Arena>, id: u64, offset: usize, len: usize) -> Self {
-        Self {
-            arena,
-            id,
-            offset,
-            len,
-        }
+        Self { arena, id, offset, len }
     }
 
     /// Where the region begins in the arena's file, for another process that reads it by reference.
@@ -88,11 +83,7 @@ impl ChunkLease {
                     chunk.len += lease.len;
                     chunk.rest.push(lease);
                 }
-                _ => chunks.push(Self {
-                    len: lease.len,
-                    first: lease,
-                    rest: Vec::new(),
-                }),
+                _ => chunks.push(Self { len: lease.len, first: lease, rest: Vec::new() }),
             }
         }
         chunks

@@ -53,10 +53,7 @@ impl LeaseBook {
     /// The open leases whose deadline is before `now`, the latest last. They stay open until closed.
     #[must_use]
     pub fn overdue(&self, now: Duration) -> Vec<LeaseId> {
-        let late = self
-            .by_deadline
-            .iter()
-            .take_while(|(deadline, _)| *deadline < now);
+        let late = self.by_deadline.iter().take_while(|(deadline, _)| *deadline < now);
         late.map(|(_, id)| *id).collect()
     }
 
@@ -83,12 +80,8 @@ mod tests {
 
     #[test]
     fn deadline_is_ten_seconds_and_one_per_ten_megabytes() {
-        for (bytes, allowed) in [
-            (0, 10_000),
-            (10_000_000, 11_000),
-            (48_000_000, 14_800),
-            (1_000_000, 10_100),
-        ] {
+        for (bytes, allowed) in [(0, 10_000), (10_000_000, 11_000), (48_000_000, 14_800), (1_000_000, 10_100)]
+        {
             let mut book = LeaseBook::new();
             let id = book.open(seconds(100), bytes);
             let deadline = seconds(100) + Duration::from_millis(allowed);

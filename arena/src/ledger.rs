@@ -105,8 +105,7 @@ impl Ledger {
     pub(crate) fn reserve(&mut self, pages: u64, urgency: &Urgency) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.waiting
-            .insert(id, urgency, Waiter { pages, waker: None });
+        self.waiting.insert(id, urgency, Waiter { pages, waker: None });
         self.waiting_pages += pages;
         id
     }
@@ -119,9 +118,7 @@ impl Ledger {
         if let Some(waiter) = self.waiting.get_mut(id, urgency) {
             return Progress::Waiting(waiter.waker.replace(waker));
         }
-        self.failed
-            .remove(&id)
-            .map_or(Progress::Revoked, Progress::Failed)
+        self.failed.remove(&id).map_or(Progress::Revoked, Progress::Failed)
     }
 
     /// Forgets a reservation that nobody claimed. The waker is dropped outside the lock.
@@ -277,11 +274,7 @@ impl Ledger {
             record.leases -= 1;
             record.used_at = now;
         });
-        if self
-            .regions
-            .get(&id)
-            .is_some_and(|record| record.leases == 0 && !record.owned)
-        {
+        if self.regions.get(&id).is_some_and(|record| record.leases == 0 && !record.owned) {
             self.remove(id);
         }
     }
@@ -357,8 +350,7 @@ impl Ledger {
             }
             Place::Wanted => {
                 let empty = record.phase == Phase::Empty;
-                self.wanted
-                    .insert(id, &record.urgency, Victim { pages, empty });
+                self.wanted.insert(id, &record.urgency, Victim { pages, empty });
             }
         }
         self.regions.insert(id, record);

@@ -56,8 +56,7 @@ mod urgency;
 pub use arena::{Arena, ArenaError, ArenaSettings, ArenaStats, Reserve};
 pub use budget::{Acquire, Budget, BudgetError, BudgetStats, Permit};
 pub use cgroup::{
-    CgroupError, Demand, MemoryLimit, OVERHEAD_BYTES, check_against_cgroup, check_against_limit,
-    memory_limit,
+    CgroupError, Demand, MemoryLimit, OVERHEAD_BYTES, check_against_cgroup, check_against_limit, memory_limit,
 };
 pub use inherited::InheritedArena;
 pub use lease::{ChunkLease, RegionLease};

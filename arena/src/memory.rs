@@ -24,10 +24,8 @@ unsafe impl Sync for SharedMemory {}
 impl SharedMemory {
     /// A file of `bytes` (a multiple of the page size), no page of it resident.
     pub(crate) fn create(bytes: usize) -> io::Result<Self> {
-        let file = rustix::fs::memfd_create(
-            "feedmill-arena",
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )?;
+        let file =
+            rustix::fs::memfd_create("feedmill-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, bytes as u64)?;
         // A child that shrank the file would kill this process at its next access (SIGBUS).
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -42,8 +40,8 @@ impl SharedMemory {
                 0,
             )?
         };
-        let base = NonNull::new(base.cast())
-            .ok_or_else(|| io::Error::other("the kernel mapped at address zero"))?;
+        let base =
+            NonNull::new(base.cast()).ok_or_else(|| io::Error::other("the kernel mapped at address zero"))?;
         let memory = Self { file, base, bytes };
         // Huge pages would make more resident than what was asked for, and the budget counts
         // pages. Where the kernel knows none, it refuses the advice and there is nothing to avoid.
@@ -62,9 +60,7 @@ impl SharedMemory {
     /// Safe for memory, as bytes stay bytes, but only the owner of the range may call it.
     pub(crate) fn punch(&self, offset: usize, len: usize) -> rustix::io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::io::retry_on_intr(|| {
-            rustix::fs::fallocate(&self.file, flags, offset as u64, len as u64)
-        })
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset as u64, len as u64))
     }
 
     /// Makes a page aligned range resident in one call instead of one fault per page: 1.5 instead of
@@ -75,11 +71,7 @@ impl SharedMemory {
         if len > 0 && self.contains(offset, len) {
             // SAFETY: the range lies in our mapping, and populating keeps its contents.
             let _ = unsafe {
-                rustix::mm::madvise(
-                    self.base.as_ptr().add(offset).cast(),
-                    len,
-                    Advice::LinuxPopulateWrite,
-                )
+                rustix::mm::madvise(self.base.as_ptr().add(offset).cast(), len, Advice::LinuxPopulateWrite)
             };
         }
     }
@@ -101,10 +93,7 @@ impl SharedMemory {
     ///
     /// # Safety
     /// Nobody else may read or write the range while the slice lives.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "exclusive by the caller's promise, per range"
-    )]
+    #[expect(clippy::mut_from_ref, reason = "exclusive by the caller's promise, per range")]
     pub(crate) unsafe fn bytes_mut(&self, offset: usize, len: usize) -> &mut [u8] {
         if !self.contains(offset, len) {
             return &mut [];

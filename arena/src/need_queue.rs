@@ -21,10 +21,7 @@ struct Group<T> {
 
 impl<T> NeedQueue<T> {
     pub(crate) fn new() -> Self {
-        Self {
-            groups: BTreeMap::new(),
-            items: 0,
-        }
+        Self { groups: BTreeMap::new(), items: 0 }
     }
 
     /// Adds an item under an id that the caller keeps unique (and growing, for first come, first served).
@@ -32,10 +29,7 @@ impl<T> NeedQueue<T> {
         let group = self
             .groups
             .entry(urgency.ticket())
-            .or_insert_with(|| Group {
-                urgency: urgency.clone(),
-                items: BTreeMap::new(),
-            });
+            .or_insert_with(|| Group { urgency: urgency.clone(), items: BTreeMap::new() });
         if group.items.insert(id, item).is_none() {
             self.items += 1;
         }
@@ -57,10 +51,7 @@ impl<T> NeedQueue<T> {
 
     /// The most urgent item: its id, its urgency and itself.
     pub(crate) fn front(&self) -> Option<(u64, &Urgency, &T)> {
-        let group = self
-            .groups
-            .values()
-            .min_by_key(|group| group.urgency.rank())?;
+        let group = self.groups.values().min_by_key(|group| group.urgency.rank())?;
         let (id, item) = group.items.first_key_value()?;
         Some((*id, &group.urgency, item))
     }

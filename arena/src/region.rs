@@ -69,10 +69,7 @@ impl Reservation {
     /// Completes when the reservation is taken back or begun. Only the latest task that polls is
     /// woken.
     pub fn revocation(&self) -> Revocation {
-        Revocation {
-            arena: Arc::clone(&self.held.arena),
-            id: self.held.id,
-        }
+        Revocation { arena: Arc::clone(&self.held.arena), id: self.held.id }
     }
 
     /// Begins to write: from now on nothing takes the place away, so wait for nothing that others
@@ -82,10 +79,7 @@ impl Reservation {
     /// # Errors
     /// The reservation was taken back.
     pub fn begin_fill(self) -> Result<RegionWriter, Revoked> {
-        let Self {
-            held,
-            fresh: (offset, len),
-        } = self;
+        let Self { held, fresh: (offset, len) } = self;
         let (begun, watcher) = held.arena.look(|ledger| ledger.begin(held.id));
         if let Some(watcher) = watcher {
             watcher.wake();
@@ -150,12 +144,7 @@ impl RegionWriter {
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the region is in state Filling and this is its only owner, so its bytes are
         // written through `&mut self` only; it is not freed while `held` lives.
-        unsafe {
-            self.held
-                .arena
-                .memory
-                .bytes(self.held.offset, self.held.len)
-        }
+        unsafe { self.held.arena.memory.bytes(self.held.offset, self.held.len) }
     }
 
     /// The bytes to write.
@@ -163,12 +152,7 @@ impl RegionWriter {
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` excludes every other access; extents of live regions
         // never overlap, and leases exist only of finished regions.
-        unsafe {
-            self.held
-                .arena
-                .memory
-                .bytes_mut(self.held.offset, self.held.len)
-        }
+        unsafe { self.held.arena.memory.bytes_mut(self.held.offset, self.held.len) }
     }
 
     /// Cuts the region into parts that threads of their own write, of these lengths from the
@@ -177,36 +161,21 @@ impl RegionWriter {
     /// # Errors
     /// The lengths are more than the region has; the writer comes back.
     pub fn split(self, lengths: &[usize]) -> Result<(SplitWriter, Vec<RegionPart>), Self> {
-        let sum = lengths
-            .iter()
-            .try_fold(0usize, |sum, length| sum.checked_add(*length));
+        let sum = lengths.iter().try_fold(0usize, |sum, length| sum.checked_add(*length));
         if sum.is_none_or(|sum| sum > self.held.len) {
             return Err(self);
         }
-        let shared = Arc::new(Shared {
-            completed: AtomicUsize::new(0),
-            held: self.held,
-        });
+        let shared = Arc::new(Shared { completed: AtomicUsize::new(0), held: self.held });
         let mut offset = shared.held.offset;
         let parts = lengths
             .iter()
             .map(|len| {
-                let part = RegionPart {
-                    shared: Arc::clone(&shared),
-                    offset,
-                    len: *len,
-                };
+                let part = RegionPart { shared: Arc::clone(&shared), offset, len: *len };
                 offset += len;
                 part
             })
             .collect();
-        Ok((
-            SplitWriter {
-                shared,
-                parts: lengths.len(),
-            },
-            parts,
-        ))
+        Ok((SplitWriter { shared, parts: lengths.len() }, parts))
     }
 
     /// The region is complete: from now on its bytes never change.
@@ -291,13 +260,7 @@ impl Deref for RegionPart {
 impl DerefMut for RegionPart {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` excludes every other access.
-        unsafe {
-            self.shared
-                .held
-                .arena
-                .memory
-                .bytes_mut(self.offset, self.len)
-        }
+        unsafe { self.shared.held.arena.memory.bytes_mut(self.offset, self.len) }
     }
 }
 
@@ -340,17 +303,13 @@ impl Region {
     /// Nobody waits for the region any more. It stays as long as nobody needs its place; of the
     /// served ones the least recently used goes first. False when it was evicted.
     pub fn mark_served(&self) -> bool {
-        self.held
-            .arena
-            .change(|ledger| ledger.mark_served(self.held.id))
+        self.held.arena.change(|ledger| ledger.mark_served(self.held.id))
     }
 
     /// Somebody waits for the region: only what is more urgent than `urgency` evicts it from now
     /// on. False when it was evicted before.
     pub fn mark_wanted(&self, urgency: &Urgency) -> bool {
         self.held.arena.listen(urgency);
-        self.held
-            .arena
-            .change(|ledger| ledger.mark_wanted(self.held.id, urgency))
+        self.held.arena.change(|ledger| ledger.mark_wanted(self.held.id, urgency))
     }
 }

@@ -80,11 +80,7 @@ impl Urgency {
     }
 
     pub(crate) fn rank(&self) -> Rank {
-        Rank {
-            not_head: !self.is_head(),
-            value: self.get(),
-            ticket: self.0.ticket,
-        }
+        Rank { not_head: !self.is_head(), value: self.get(), ticket: self.0.ticket }
     }
 
     pub(crate) fn ticket(&self) -> u64 {
@@ -94,11 +90,7 @@ impl Urgency {
     /// Registers who must look again on a change. Call it before queueing: a change in between is
     /// then seen either by the queueing itself or by the notification.
     pub(crate) fn listen(&self, listener: &Weak<dyn Reconsider>) {
-        let mut listeners = self
-            .0
-            .listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.0.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         if !listeners.iter().any(|known| known.ptr_eq(listener)) {
             listeners.retain(|known| known.strong_count() > 0);
             listeners.push(Weak::clone(listener));
@@ -107,11 +99,7 @@ impl Urgency {
 
     fn notify(&self) {
         let listeners: Vec<_> = {
-            let listeners = self
-                .0
-                .listeners
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let listeners = self.0.listeners.lock().unwrap_or_else(PoisonError::into_inner);
             listeners.iter().filter_map(Weak::upgrade).collect()
         };
         for listener in listeners {

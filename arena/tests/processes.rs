@@ -23,20 +23,14 @@ fn arena() -> Arc<Arena> {
 }
 
 fn writer(arena: &Arc<Arena>, len: usize) -> RegionWriter {
-    let reservation = arena
-        .reserve(len, &Urgency::new(0))
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    let reservation = arena.reserve(len, &Urgency::new(0)).now_or_never().unwrap().unwrap();
     reservation.begin_fill().unwrap()
 }
 
 /// Runs the test `as_child` in a process of its own.
 fn child(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", "as_child", "--nocapture"])
-        .env(ROLE, role);
+    command.args(["--exact", "as_child", "--nocapture"]).env(ROLE, role);
     command
 }
 
@@ -50,11 +44,7 @@ fn as_child() {
     match words.next() {
         Some("copy") => {
             let mut numbers = words.map(|word| word.parse::<usize>().unwrap());
-            let (from, to, len) = (
-                numbers.next().unwrap(),
-                numbers.next().unwrap(),
-                numbers.next().unwrap(),
-            );
+            let (from, to, len) = (numbers.next().unwrap(), numbers.next().unwrap(), numbers.next().unwrap());
             let fd = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
             let inherited = InheritedArena::from_fd(fd);
             let mut bytes = vec![0; len];
@@ -63,20 +53,11 @@ fn as_child() {
             inherited.write_at(to, &bytes).unwrap();
             // The same file by its number, as for a child that uses its standard streams.
             let mut again = vec![0; len];
-            InheritedArena::open(0)
-                .unwrap()
-                .read_at(to, &mut again)
-                .unwrap();
+            InheritedArena::open(0).unwrap().read_at(to, &mut again).unwrap();
             assert_eq!(again, bytes);
             // Nor can a child cut the file, which would kill the parent at its next access.
             assert!(inherited.write_at(usize::MAX, &bytes).is_err());
-            assert!(
-                fs::File::options()
-                    .write(true)
-                    .truncate(true)
-                    .open("/proc/self/fd/0")
-                    .is_err()
-            );
+            assert!(fs::File::options().write(true).truncate(true).open("/proc/self/fd/0").is_err());
         }
         Some("hold") => {
             let arena = arena();
@@ -129,39 +110,21 @@ fn arenas_of(process: &Path) -> Vec<(u64, u64)> {
 
 fn all_arenas() -> Vec<(u64, u64)> {
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-    processes
-        .flat_map(|process| arenas_of(&process.path()))
-        .collect()
+    processes.flat_map(|process| arenas_of(&process.path())).collect()
 }
 
 fn shared_memory_of(process: &Child) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("RssShmem:"))
-        .unwrap();
-    line.split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse::<u64>()
-        .unwrap()
-        * 1024
+    let line = status.lines().find(|line| line.starts_with("RssShmem:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
 #[test]
 fn a_killed_process_leaves_nothing() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut process = child("hold")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut process = child("hold").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let output = BufReader::new(process.stdout.take().unwrap());
-    assert!(
-        output
-            .lines()
-            .any(|line| line.unwrap().contains("arena is filled"))
-    );
+    assert!(output.lines().any(|line| line.unwrap().contains("arena is filled")));
 
     let held = arenas_of(Path::new(&format!("/proc/{}", process.id())));
     assert_eq!(held.len(), 1);
@@ -173,15 +136,8 @@ fn a_killed_process_leaves_nothing() {
     // No descriptor refers to the file, and it never had a name in any file system.
     assert!(!all_arenas().contains(&held[0]));
     for folder in ["/dev/shm", "/tmp"] {
-        let names = fs::read_dir(folder)
-            .into_iter()
-            .flatten()
-            .filter_map(Result::ok);
-        let left = names.filter(|file| {
-            file.file_name()
-                .to_string_lossy()
-                .contains("feedmill-arena")
-        });
+        let names = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+        let left = names.filter(|file| file.file_name().to_string_lossy().contains("feedmill-arena"));
         assert_eq!(left.count(), 0, "in {folder}");
     }
 }

@@ -71,7 +71,7 @@ impl RankLayout {
             .checked_mul(micro_batch)
             .filter(|wave| *wave <= POSITION_END && global_batch <= POSITION_END)
             .ok_or(LayoutError::TooLarge { ranks, micro_batch })?;
-        if global_batch % wave != 0 {
+        if !global_batch.is_multiple_of(wave) {
             let below = global_batch / wave * wave;
             return Err(LayoutError::DoesNotDivide {
                 global_batch,

@@ -220,7 +220,7 @@ mod tests {
         let follows =
             (0..9_999u64).filter(|i| permutation.at(*i + 1) == permutation.at(*i).wrapping_add(1)).count();
         assert!(follows < 10, "{follows} of 10,000 neighbours stayed together");
-        let even = (0..5_000u64).filter(|i| permutation.at(*i) % 2 == 0).count();
+        let even = (0..5_000u64).filter(|i| permutation.at(*i).is_multiple_of(2)).count();
         assert!((2_300..2_700).contains(&even), "{even} even ones in the first half");
     }
 

@@ -1,4 +1,5 @@
 //! Whole batches through records, fetch, size, fill and frame, held against Hugging Face's.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The HTTP interface of a served worker: what it answers, to sense and to nonsense.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! docs/metrics.md is what the code says; `FEEDMILL_WRITE_DOCS=1` writes it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[test]
 fn the_page_is_made_from_the_code() {

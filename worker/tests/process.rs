@@ -1,4 +1,5 @@
 //! The worker as a process: what it says when it cannot start, how it ends.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 

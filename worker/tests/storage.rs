@@ -1,4 +1,5 @@
 //! Faults of storage: what they cost is time, never a byte.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 

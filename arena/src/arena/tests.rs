@@ -13,19 +13,12 @@ mod stress;
 const PAGE: usize = 4096;
 
 fn arena(pages: usize) -> Arc<Arena> {
-    Arena::create(ArenaSettings {
-        bytes: (pages * PAGE) as u64,
-    })
-    .unwrap()
+    Arena::create(ArenaSettings { bytes: (pages * PAGE) as u64 }).unwrap()
 }
 
 /// The reservation, which must be granted at once.
 fn reserve(arena: &Arc<Arena>, len: usize, urgency: &Urgency) -> Reservation {
-    arena
-        .reserve(len, urgency)
-        .now_or_never()
-        .expect("granted at once")
-        .unwrap()
+    arena.reserve(len, urgency).now_or_never().expect("granted at once").unwrap()
 }
 
 fn write(arena: &Arc<Arena>, len: usize, urgency: &Urgency, byte: u8) -> Region {
@@ -48,13 +41,7 @@ fn poll(reserve: &mut Reserve) -> Option<Reservation> {
 
 fn assert_nothing_held(arena: &Arena) {
     let stats = arena.stats();
-    let held = (
-        stats.empty,
-        stats.filling,
-        stats.ready,
-        stats.leased,
-        stats.waiting,
-    );
+    let held = (stats.empty, stats.filling, stats.ready, stats.leased, stats.waiting);
     assert_eq!(held, (0, 0, 0, 0, 0));
     assert!(stats.committed <= stats.capacity);
 }
@@ -78,11 +65,7 @@ fn a_region_goes_from_reserved_to_read_and_back_to_nothing() {
     assert_eq!(arena.stats().ready, two_pages);
     drop(region);
     assert_nothing_held(&arena);
-    assert_eq!(
-        arena.stats().committed,
-        two_pages,
-        "pages are kept for the next region"
-    );
+    assert_eq!(arena.stats().committed, two_pages, "pages are kept for the next region");
 }
 
 #[test]
@@ -117,33 +100,13 @@ fn a_leased_region_whose_owner_is_gone_is_freed_with_its_last_lease() {
 #[test]
 fn what_can_never_be_granted_is_an_error_at_once() {
     let arena = arena(2);
-    let error = arena
-        .reserve(2 * PAGE + 1, &Urgency::new(0))
-        .now_or_never()
-        .unwrap()
-        .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            ArenaError::TooLarge {
-                asked: 8193,
-                capacity: 8192
-            }
-        ),
-        "{error}"
-    );
-    let error = arena
-        .reserve(usize::MAX, &Urgency::new(0))
-        .now_or_never()
-        .unwrap()
-        .unwrap_err();
+    let error = arena.reserve(2 * PAGE + 1, &Urgency::new(0)).now_or_never().unwrap().unwrap_err();
+    assert!(matches!(error, ArenaError::TooLarge { asked: 8193, capacity: 8192 }), "{error}");
+    let error = arena.reserve(usize::MAX, &Urgency::new(0)).now_or_never().unwrap().unwrap_err();
     assert!(matches!(error, ArenaError::TooLarge { .. }), "{error}");
     assert_eq!(arena.stats().waiting, 0);
     for bytes in [0, 4095, 1 << 46, 1 << 49, u64::MAX] {
-        assert!(
-            Arena::create(ArenaSettings { bytes }).is_err(),
-            "{bytes} bytes"
-        );
+        assert!(Arena::create(ArenaSettings { bytes }).is_err(), "{bytes} bytes");
     }
 }
 
@@ -174,24 +137,13 @@ fn served_regions_go_first_and_the_least_recently_used_of_them() {
     // Read again: now the second is the latest used.
     drop(second.lease());
     let mut taken = Vec::new();
-    for (expected, name) in [
-        (&first, "first"),
-        (&third, "third"),
-        (&second, "second"),
-        (&idle, "idle"),
-    ] {
+    for (expected, name) in [(&first, "first"), (&third, "third"), (&second, "second"), (&idle, "idle")] {
         assert!(!expected.is_void(), "{name} was evicted too early");
         taken.push(reserve(&arena, 1, &urgency));
-        assert!(
-            expected.is_void() && expected.lease().is_none(),
-            "{name} was not evicted"
-        );
+        assert!(expected.is_void() && expected.lease().is_none(), "{name} was not evicted");
     }
     assert_eq!(arena.stats().evictions, 4);
-    assert!(
-        !idle.mark_served() && !idle.mark_wanted(&urgency),
-        "void regions stay void"
-    );
+    assert!(!idle.mark_served() && !idle.mark_wanted(&urgency), "void regions stay void");
 }
 
 #[test]
@@ -231,9 +183,7 @@ fn what_is_wanted_again_is_protected_again() {
 fn nothing_is_evicted_for_a_grant_that_must_wait_anyway() {
     let arena = arena(4);
     let region = page(&arena, &Urgency::new(9));
-    let writer = reserve(&arena, 3 * PAGE, &Urgency::new(9))
-        .begin_fill()
-        .unwrap();
+    let writer = reserve(&arena, 3 * PAGE, &Urgency::new(9)).begin_fill().unwrap();
     let mut waiting = arena.reserve(2 * PAGE, &Urgency::new(1));
     assert!(poll(&mut waiting).is_none());
     assert!(!region.is_void(), "it would not have been enough");
@@ -279,18 +229,13 @@ fn a_stream_of_small_reservations_does_not_starve_a_large_urgent_one() {
     let arena = arena(64);
     let (soon, later) = (Urgency::new(1), Urgency::new(2));
     // Everything is leased, so nothing can be taken from anybody.
-    let mut leases: Vec<RegionLease> = (0..64)
-        .map(|_| page(&arena, &later).lease().unwrap())
-        .collect();
+    let mut leases: Vec<RegionLease> = (0..64).map(|_| page(&arena, &later).lease().unwrap()).collect();
     let mut large = arena.reserve(60 * PAGE, &soon);
     let mut stream = Vec::new();
     for ended in 1..=60 {
         stream.push(arena.reserve(PAGE, &later));
         leases.pop();
-        assert!(
-            stream.iter_mut().all(|small| poll(small).is_none()),
-            "overtaken"
-        );
+        assert!(stream.iter_mut().all(|small| poll(small).is_none()), "overtaken");
         if ended < 60 {
             assert!(poll(&mut large).is_none());
         }
@@ -313,21 +258,13 @@ fn two_ranges_in_one_arena_never_block_each_other() {
             continue;
         }
         regions[range].retain(|region| !region.is_void());
-        let mut reserve = waiting[range]
-            .take()
-            .unwrap_or_else(|| arena.reserve(PAGE, &ranges[range]));
+        let mut reserve = waiting[range].take().unwrap_or_else(|| arena.reserve(PAGE, &ranges[range]));
         match poll(&mut reserve) {
             Some(reservation) => regions[range].push(reservation.begin_fill().unwrap().finish()),
             None => waiting[range] = Some(reserve),
         }
     }
-    assert_eq!(
-        regions[0]
-            .iter()
-            .filter(|region| region.lease().is_some())
-            .count(),
-        4
-    );
+    assert_eq!(regions[0].iter().filter(|region| region.lease().is_some()).count(), 4);
 }
 
 #[test]
@@ -372,26 +309,17 @@ fn a_panic_while_filling_gives_the_region_back() {
     .join();
     assert!(result.is_err());
     assert_nothing_held(&arena);
-    assert_eq!(
-        write(&arena, 10, &urgency, 3).lease().as_deref(),
-        Some(&[3; 10][..])
-    );
+    assert_eq!(write(&arena, 10, &urgency, 3).lease().as_deref(), Some(&[3; 10][..]));
 }
 
 #[test]
 fn parts_of_a_region_are_written_by_several_threads() {
     let arena = arena(4);
-    let writer = reserve(&arena, 10_000, &Urgency::new(1))
-        .begin_fill()
-        .unwrap();
+    let writer = reserve(&arena, 10_000, &Urgency::new(1)).begin_fill().unwrap();
     let writer = writer.split(&[9000, 1001]).expect_err("more than there is");
-    let writer = writer
-        .split(&[usize::MAX, 2])
-        .expect_err("more than a number holds");
+    let writer = writer.split(&[usize::MAX, 2]).expect_err("more than a number holds");
     let (split, parts) = writer.split(&[5000, 0, 4000]).unwrap();
-    let JoinError::Unfinished(split) = split.join().unwrap_err() else {
-        panic!("given up")
-    };
+    let JoinError::Unfinished(split) = split.join().unwrap_err() else { panic!("given up") };
     let threads: Vec<_> = parts
         .into_iter()
         .zip(1..)
@@ -402,16 +330,11 @@ fn parts_of_a_region_are_written_by_several_threads() {
             })
         })
         .collect();
-    threads
-        .into_iter()
-        .for_each(|thread| thread.join().unwrap());
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
     let mut writer = split.join().unwrap();
     writer.as_mut_slice()[9000..].fill(9);
     let lease = writer.finish().lease().unwrap();
-    assert_eq!(
-        (&lease[..5000], &lease[5000..9000]),
-        (&[1; 5000][..], &[3; 4000][..])
-    );
+    assert_eq!((&lease[..5000], &lease[5000..9000]), (&[1; 5000][..], &[3; 4000][..]));
     assert_eq!(lease[9000..], [9; 1000]);
 }
 
@@ -422,10 +345,7 @@ fn a_part_that_was_given_up_makes_the_region_void() {
     let (split, mut parts) = writer.split(&[50, 50]).unwrap();
     parts.remove(0).complete();
     drop(parts);
-    assert!(matches!(
-        split.join(),
-        Err(JoinError::GivenUp { missing: 1 })
-    ));
+    assert!(matches!(split.join(), Err(JoinError::GivenUp { missing: 1 })));
     assert_nothing_held(&arena);
 }
 
@@ -434,25 +354,13 @@ fn neighbours_are_read_as_one_chunk() {
     let arena = arena(8);
     let urgency = Urgency::new(1);
     let regions = [1, 2, 3, 4].map(|byte| write(&arena, PAGE, &urgency, byte));
-    let mut leases: Vec<_> = regions
-        .iter()
-        .map(|region| region.lease().unwrap())
-        .collect();
+    let mut leases: Vec<_> = regions.iter().map(|region| region.lease().unwrap()).collect();
     leases.sort_by_key(RegionLease::offset);
     drop(leases.remove(1));
     let expected: Vec<_> = leases.iter().flat_map(|lease| lease.to_vec()).collect();
     let chunks = ChunkLease::join(leases);
-    assert_eq!(
-        chunks.iter().map(|chunk| chunk.len()).collect::<Vec<_>>(),
-        [PAGE, 2 * PAGE]
-    );
-    assert_eq!(
-        chunks
-            .iter()
-            .flat_map(|chunk| chunk.to_vec())
-            .collect::<Vec<_>>(),
-        expected
-    );
+    assert_eq!(chunks.iter().map(|chunk| chunk.len()).collect::<Vec<_>>(), [PAGE, 2 * PAGE]);
+    assert_eq!(chunks.iter().flat_map(|chunk| chunk.to_vec()).collect::<Vec<_>>(), expected);
     drop(regions);
     drop(chunks);
     assert_nothing_held(&arena);

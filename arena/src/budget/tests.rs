@@ -19,11 +19,7 @@ fn poll(acquire: &mut Acquire) -> Option<Permit> {
 /// Requests with these (urgency, bytes), asked while everything is used, in the order of grants.
 fn order_of_grants(requests: &[(u64, u64)]) -> Vec<usize> {
     let budget = budget(10, 0);
-    let all = budget
-        .acquire(10, &Urgency::new(0))
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    let all = budget.acquire(10, &Urgency::new(0)).now_or_never().unwrap().unwrap();
     let mut waiting: BTreeMap<usize, Acquire> = requests
         .iter()
         .map(|(urgency, bytes)| budget.acquire(*bytes, &Urgency::new(*urgency)))
@@ -32,10 +28,8 @@ fn order_of_grants(requests: &[(u64, u64)]) -> Vec<usize> {
     drop(all);
     let mut order = Vec::new();
     while !waiting.is_empty() {
-        let granted: Vec<_> = waiting
-            .iter_mut()
-            .filter_map(|(index, acquire)| Some((*index, poll(acquire)?)))
-            .collect();
+        let granted: Vec<_> =
+            waiting.iter_mut().filter_map(|(index, acquire)| Some((*index, poll(acquire)?))).collect();
         assert!(!granted.is_empty(), "nobody proceeds");
         for (index, permit) in granted {
             waiting.remove(&index);
@@ -65,9 +59,8 @@ fn grants_follow_need_then_age() {
 fn a_stream_of_small_requests_does_not_starve_a_large_urgent_one() {
     let budget = budget(100, 0);
     let later = Urgency::new(10);
-    let mut small: Vec<_> = (0..100)
-        .map(|_| budget.acquire(1, &later).now_or_never().unwrap().unwrap())
-        .collect();
+    let mut small: Vec<_> =
+        (0..100).map(|_| budget.acquire(1, &later).now_or_never().unwrap().unwrap()).collect();
     let mut large = budget.acquire(90, &Urgency::new(1));
     // For each permit that ends, a new small request arrives; none may slip in.
     let mut stream: Vec<_> = Vec::new();
@@ -75,37 +68,21 @@ fn a_stream_of_small_requests_does_not_starve_a_large_urgent_one() {
         stream.push(budget.acquire(1, &later));
         small.pop();
         assert_eq!(stream.iter_mut().filter_map(poll).count(), 0);
-        assert_eq!(
-            poll(&mut large).is_some(),
-            ended == 90,
-            "after {ended} small ones ended"
-        );
+        assert_eq!(poll(&mut large).is_some(), ended == 90, "after {ended} small ones ended");
     }
-    assert_eq!(
-        stream.iter_mut().filter_map(poll).count(),
-        90,
-        "the large one is done, all fit"
-    );
+    assert_eq!(stream.iter_mut().filter_map(poll).count(), 90, "the large one is done, all fit");
 }
 
 #[test]
 fn the_reserve_is_for_heads() {
     let budget = budget(100, 40);
     let urgency = Urgency::new(1);
-    let held = budget
-        .acquire(60, &urgency)
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    let held = budget.acquire(60, &urgency).now_or_never().unwrap().unwrap();
     let mut ordinary = budget.acquire(1, &urgency);
     assert!(poll(&mut ordinary).is_none());
     let head = Urgency::new(9);
     head.set_head(true);
-    let permit = budget
-        .acquire(40, &head)
-        .now_or_never()
-        .expect("before the more urgent")
-        .unwrap();
+    let permit = budget.acquire(40, &head).now_or_never().expect("before the more urgent").unwrap();
     assert_eq!(budget.stats().used, 100);
     drop(held);
     assert!(poll(&mut ordinary).is_some());
@@ -115,11 +92,7 @@ fn the_reserve_is_for_heads() {
 #[test]
 fn a_waiting_request_can_become_head() {
     let budget = budget(100, 40);
-    let held = budget
-        .acquire(50, &Urgency::new(0))
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    let held = budget.acquire(50, &Urgency::new(0)).now_or_never().unwrap().unwrap();
     let urgency = Urgency::new(5);
     let mut waiting = budget.acquire(50, &urgency);
     assert!(poll(&mut waiting).is_none());
@@ -141,11 +114,7 @@ fn an_ordinary_request_larger_than_the_ordinary_part_waits_to_be_head() {
 #[test]
 fn urgency_may_change_while_waiting() {
     let budget = budget(10, 0);
-    let all = budget
-        .acquire(10, &Urgency::new(0))
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    let all = budget.acquire(10, &Urgency::new(0)).now_or_never().unwrap().unwrap();
     let (first, second) = (Urgency::new(1), Urgency::new(2));
     let (mut one, mut two) = (budget.acquire(10, &first), budget.acquire(10, &second));
     second.set(0);
@@ -157,17 +126,10 @@ fn urgency_may_change_while_waiting() {
 #[test]
 fn raising_an_urgency_grants_what_the_front_held_back() {
     let budget = budget(10, 0);
-    let held = budget
-        .acquire(6, &Urgency::new(0))
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    let held = budget.acquire(6, &Urgency::new(0)).now_or_never().unwrap().unwrap();
     let (large, small) = (Urgency::new(1), Urgency::new(2));
     let (mut front, mut behind) = (budget.acquire(5, &large), budget.acquire(4, &small));
-    assert!(
-        poll(&mut behind).is_none(),
-        "it would fit, but is less urgent"
-    );
+    assert!(poll(&mut behind).is_none(), "it would fit, but is less urgent");
     large.set(3);
     assert!(poll(&mut behind).is_some());
     assert!(poll(&mut front).is_none());
@@ -177,37 +139,12 @@ fn raising_an_urgency_grants_what_the_front_held_back() {
 #[test]
 fn what_can_never_be_granted_is_an_error_at_once() {
     let budget = budget(10, 4);
-    let error = budget
-        .acquire(11, &Urgency::new(0))
-        .now_or_never()
-        .unwrap()
-        .unwrap_err();
-    assert_eq!(
-        error,
-        BudgetError::TooLarge {
-            budget: "decode",
-            asked: 11,
-            capacity: 10
-        }
-    );
+    let error = budget.acquire(11, &Urgency::new(0)).now_or_never().unwrap().unwrap_err();
+    assert_eq!(error, BudgetError::TooLarge { budget: "decode", asked: 11, capacity: 10 });
     assert!(error.to_string().starts_with("decode: "));
-    assert_eq!(
-        budget.stats(),
-        BudgetStats {
-            capacity: 10,
-            reserve: 4,
-            ..BudgetStats::default()
-        }
-    );
+    assert_eq!(budget.stats(), BudgetStats { capacity: 10, reserve: 4, ..BudgetStats::default() });
     let error = Budget::new("fetch", 10, 11).unwrap_err();
-    assert_eq!(
-        error,
-        BudgetError::ReserveTooLarge {
-            budget: "fetch",
-            reserve: 11,
-            capacity: 10
-        }
-    );
+    assert_eq!(error, BudgetError::ReserveTooLarge { budget: "fetch", reserve: 11, capacity: 10 });
 }
 
 #[test]
@@ -217,33 +154,20 @@ fn dropped_requests_leave_the_queue() {
     let held = budget.acquire(8, &urgency).now_or_never().unwrap().unwrap();
     let blocking = budget.acquire(10, &urgency);
     let mut behind = budget.acquire(2, &urgency);
-    assert_eq!(
-        (budget.stats().waiting, budget.stats().waiting_bytes),
-        (2, 12)
-    );
+    assert_eq!((budget.stats().waiting, budget.stats().waiting_bytes), (2, 12));
     assert!(poll(&mut behind).is_none());
     drop(blocking);
     let permit = poll(&mut behind).expect("nobody is before it any more");
     drop((held, permit));
     // Granted, but dropped before anybody looked.
     drop(budget.acquire(10, &urgency));
-    assert_eq!(
-        budget.stats(),
-        BudgetStats {
-            capacity: 10,
-            ..BudgetStats::default()
-        }
-    );
+    assert_eq!(budget.stats(), BudgetStats { capacity: 10, ..BudgetStats::default() });
 }
 
 #[test]
 fn permits_shrink_and_never_grow() {
     let budget = budget(10, 0);
-    let mut permit = budget
-        .acquire(8, &Urgency::new(1))
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    let mut permit = budget.acquire(8, &Urgency::new(1)).now_or_never().unwrap().unwrap();
     let mut waiting = budget.acquire(5, &Urgency::new(1));
     permit.shrink_to(9);
     assert_eq!((permit.bytes(), budget.stats().used), (8, 8));

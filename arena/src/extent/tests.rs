@@ -21,11 +21,7 @@ impl Model {
     fn check(&self, extents: &Extents) {
         let used: u64 = self.live.values().sum();
         assert_eq!(extents.available(), extents.capacity() - used);
-        assert_eq!(
-            extents.committed(),
-            self.resident.len() as u64,
-            "exact, not only a bound"
-        );
+        assert_eq!(extents.committed(), self.resident.len() as u64, "exact, not only a bound");
         assert!(extents.committed() <= extents.capacity());
         let mut end = 0;
         for (start, pages) in &self.live {
@@ -38,28 +34,14 @@ impl Model {
     fn take(&mut self, extents: &mut Extents, pages: u64) -> bool {
         let fits = pages > 0 && pages <= extents.available();
         let Some(plan) = take(extents, pages) else {
-            assert!(
-                !fits,
-                "{pages} pages were refused, {} are available",
-                extents.available()
-            );
+            assert!(!fits, "{pages} pages were refused, {} are available", extents.available());
             return false;
         };
         assert!(fits);
-        for page in plan
-            .punches
-            .iter()
-            .flat_map(|punch| punch.start..punch.start + punch.pages)
-        {
-            assert!(
-                self.resident.remove(&page),
-                "page {page} was punched without being resident"
-            );
+        for page in plan.punches.iter().flat_map(|punch| punch.start..punch.start + punch.pages) {
+            assert!(self.resident.remove(&page), "page {page} was punched without being resident");
             let owner = self.live.range(..=page).next_back();
-            assert!(
-                owner.is_none_or(|(start, pages)| page >= start + pages),
-                "used page punched"
-            );
+            assert!(owner.is_none_or(|(start, pages)| page >= start + pages), "used page punched");
         }
         let Extent { start, pages: got } = plan.extent;
         assert_eq!(got, pages);
@@ -69,12 +51,7 @@ impl Model {
     }
 
     fn give(&mut self, extents: &mut Extents, index: usize) {
-        let Some(start) = self
-            .live
-            .keys()
-            .nth(index % self.live.len().max(1))
-            .copied()
-        else {
+        let Some(start) = self.live.keys().nth(index % self.live.len().max(1)).copied() else {
             return;
         };
         extents.give(start);
@@ -110,19 +87,9 @@ proptest! {
 #[test]
 fn address_space_stays_within_what_a_process_has() {
     const GIB: u64 = 1 << 18;
-    for (capacity, at_most) in [
-        (1, 1),
-        (GIB / 4, 65),
-        (4 * GIB, 73),
-        (64 * GIB, 89),
-        (1024 * GIB, 108),
-    ] {
+    for (capacity, at_most) in [(1, 1), (GIB / 4, 65), (4 * GIB, 73), (64 * GIB, 89), (1024 * GIB, 108)] {
         let space = Extents::new(capacity).space();
-        assert!(
-            space <= capacity * at_most,
-            "{} times {capacity} pages",
-            space / capacity
-        );
+        assert!(space <= capacity * at_most, "{} times {capacity} pages", space / capacity);
         assert!(space < 128 * 1024 * GIB);
     }
 }
@@ -131,9 +98,7 @@ fn address_space_stays_within_what_a_process_has() {
 fn scattered_small_extents_do_not_split_the_space() {
     let capacity = 4096;
     let mut extents = Extents::new(capacity);
-    let small: Vec<_> = (0..capacity)
-        .map(|_| take(&mut extents, 1).unwrap().extent.start)
-        .collect();
+    let small: Vec<_> = (0..capacity).map(|_| take(&mut extents, 1).unwrap().extent.start).collect();
     assert!(extents.plan(1).is_none());
     // Every second page stays in use: packed tightly, no two free pages would touch.
     for start in small.iter().step_by(2) {
@@ -146,17 +111,11 @@ fn scattered_small_extents_do_not_split_the_space() {
 #[test]
 fn warm_slots_are_taken_by_best_fit() {
     let mut extents = Extents::new(100);
-    let starts: Vec<_> = [5, 7, 8]
-        .map(|pages| take(&mut extents, pages).unwrap().extent.start)
-        .to_vec();
+    let starts: Vec<_> = [5, 7, 8].map(|pages| take(&mut extents, pages).unwrap().extent.start).to_vec();
     starts.iter().for_each(|start| extents.give(*start));
     for (pages, slot, growth) in [(6, 1, 0), (8, 2, 0), (8, 0, 3)] {
         let plan = take(&mut extents, pages).unwrap();
-        assert_eq!(
-            (plan.extent.start, plan.growth),
-            (starts[slot], growth),
-            "{pages} pages"
-        );
+        assert_eq!((plan.extent.start, plan.growth), (starts[slot], growth), "{pages} pages");
     }
 }
 
@@ -165,30 +124,17 @@ fn surplus_is_returned_before_idle_slots_and_those_longest_idle_first() {
     let mut extents = Extents::new(60);
     let [eight, two, one] = [8, 2, 1].map(|pages| take(&mut extents, pages).unwrap().extent.start);
     extents.give(eight);
-    assert_eq!(
-        take(&mut extents, 5).unwrap().extent.start,
-        eight,
-        "reused, with 3 pages surplus"
-    );
+    assert_eq!(take(&mut extents, 5).unwrap().extent.start, eight, "reused, with 3 pages surplus");
     extents.give(two);
     extents.give(one);
     // 11 are resident; 51 more of another class are 2 too many, the surplus suffices.
     let plan = take(&mut extents, 51).unwrap();
-    assert_eq!(
-        plan.punches,
-        [Extent {
-            start: eight + 6,
-            pages: 2
-        }]
-    );
+    assert_eq!(plan.punches, [Extent { start: eight + 6, pages: 2 }]);
     // All 60 are resident and 4 of them not used: one of surplus, two and one idle.
     extents.give(plan.extent.start);
     let plan = take(&mut extents, 55).unwrap();
     let punched = |start, pages| Extent { start, pages };
-    assert_eq!(
-        plan.punches,
-        [punched(eight + 5, 1), punched(two, 2), punched(one, 1)]
-    );
+    assert_eq!(plan.punches, [punched(eight + 5, 1), punched(two, 2), punched(one, 1)]);
     assert_eq!((extents.available(), extents.committed()), (0, 60));
 }
 
@@ -200,9 +146,7 @@ fn most_pages_stay_resident_over_reuse() {
     let mut live = std::collections::VecDeque::new();
     let (mut random, mut taken, mut grown) = (1u64, 0, 0);
     for step in 0..20_000 {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let pages = 128 + (random >> 33) % 896;
         while extents.available() < pages + 65_536 / 32 {
             extents.give(live.pop_front().unwrap());
@@ -214,8 +158,5 @@ fn most_pages_stay_resident_over_reuse() {
             grown += plan.growth;
         }
     }
-    assert!(
-        grown * 100 < taken * 20,
-        "{grown} of {taken} pages were made resident anew"
-    );
+    assert!(grown * 100 < taken * 20, "{grown} of {taken} pages were made resident anew");
 }

@@ -210,7 +210,8 @@ mod tests {
     #[test]
     fn nonsense_is_refused_by_name() {
         let long = "x".repeat(200);
-        let cases: [(&str, &str, &[(&'static str, &str)], &str); 12] = [
+        type Headers<'a> = &'a [(&'static str, &'a str)];
+        let cases: [(&str, &str, Headers<'_>, &str); 12] = [
             ("8", "", &[], "START-END"),
             ("8-8", "", &[], "empty"),
             ("0-9007199254740993", "", &[], "2^53"),

@@ -92,13 +92,7 @@ impl Model {
 
     fn free(&self) -> usize {
         let held = |entry: &&Entry| !matches!(entry.state, State::Waiting | State::Void);
-        CAPACITY
-            - self
-                .entries
-                .iter()
-                .filter(held)
-                .map(|entry| entry.pages)
-                .sum::<usize>()
+        CAPACITY - self.entries.iter().filter(held).map(|entry| entry.pages).sum::<usize>()
     }
 
     /// In the order in which they would be given up for `requester`.
@@ -107,9 +101,8 @@ impl Model {
             let entry = &self.entries[*index];
             entry.state == State::Empty || (entry.state == State::Ready && entry.leases.is_empty())
         };
-        let (mut served, mut wanted): (Vec<_>, Vec<_>) = (0..self.entries.len())
-            .filter(unleased)
-            .partition(|index| self.entries[*index].served);
+        let (mut served, mut wanted): (Vec<_>, Vec<_>) =
+            (0..self.entries.len()).filter(unleased).partition(|index| self.entries[*index].served);
         served.sort_by_key(|index| self.entries[*index].used_at);
         wanted.retain(|index| self.rank(self.entries[*index].urgency) > requester);
         wanted.sort_by_key(|index| {
@@ -122,10 +115,8 @@ impl Model {
 
     fn grant(&mut self) {
         loop {
-            let waiting =
-                (0..self.entries.len()).filter(|i| self.entries[*i].state == State::Waiting);
-            let Some(front) = waiting.min_by_key(|i| (self.rank(self.entries[*i].urgency), *i))
-            else {
+            let waiting = (0..self.entries.len()).filter(|i| self.entries[*i].state == State::Waiting);
+            let Some(front) = waiting.min_by_key(|i| (self.rank(self.entries[*i].urgency), *i)) else {
                 return;
             };
             let pages = self.entries[front].pages;
@@ -256,11 +247,7 @@ impl Model {
         for (index, entry) in self.entries.iter_mut().enumerate() {
             if let Handle::Waiting(reserve) = &mut entry.handle {
                 let reservation = poll(reserve);
-                assert_eq!(
-                    reservation.is_some(),
-                    entry.state != State::Waiting,
-                    "entry {index}"
-                );
+                assert_eq!(reservation.is_some(), entry.state != State::Waiting, "entry {index}");
                 if let Some(reservation) = reservation {
                     entry.handle = Handle::Reserved(reservation);
                 }
@@ -276,25 +263,12 @@ impl Model {
                 Handle::Ready(it) => assert_eq!(it.is_void(), entry.state == State::Void),
             }
             for lease in &entry.leases {
-                assert!(
-                    lease.iter().all(|byte| *byte == index as u8),
-                    "a leased region changed"
-                );
+                assert!(lease.iter().all(|byte| *byte == index as u8), "a leased region changed");
             }
-            extents.extend(
-                entry
-                    .leases
-                    .first()
-                    .map(|lease| (lease.offset(), lease.len())),
-            );
+            extents.extend(entry.leases.first().map(|lease| (lease.offset(), lease.len())));
         }
         extents.sort_unstable();
-        assert!(
-            extents
-                .windows(2)
-                .all(|pair| pair[0].0 + pair[0].1 <= pair[1].0),
-            "overlap"
-        );
+        assert!(extents.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "overlap");
 
         let pages = |wanted: &dyn Fn(&Entry) -> bool| {
             let chosen = self.entries.iter().filter(|entry| wanted(entry));
@@ -306,10 +280,7 @@ impl Model {
         let ready = |entry: &Entry| entry.state == State::Ready && entry.leases.is_empty();
         assert_eq!(stats.ready, pages(&ready));
         assert_eq!(stats.leased, pages(&|entry| !entry.leases.is_empty()));
-        assert_eq!(
-            stats.waiting_bytes,
-            pages(&|entry| entry.state == State::Waiting)
-        );
+        assert_eq!(stats.waiting_bytes, pages(&|entry| entry.state == State::Waiting));
         assert!(stats.committed <= stats.capacity);
         assert!(stats.empty + stats.filling + stats.ready + stats.leased <= stats.committed);
     }

@@ -32,18 +32,13 @@ fn wait_for<F: Future + Unpin>(mut future: F) -> F::Output {
 }
 
 fn next(random: &mut u64) -> usize {
-    *random = random
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1);
+    *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     (*random >> 33) as usize
 }
 
 /// The first byte says what all others are.
 fn assert_whole(bytes: &[u8]) {
-    assert!(
-        bytes.iter().all(|byte| *byte == bytes[0]),
-        "written while it was leased"
-    );
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "written while it was leased");
 }
 
 fn worker(arena: &Arc<Arena>, shelves: &[Mutex<Option<Region>>], seed: usize) {
@@ -89,10 +84,7 @@ fn leases_are_counted_right_by_many_threads() {
     });
     drop(shelves);
     assert_nothing_held(&arena);
-    assert!(
-        arena.stats().evictions > 0,
-        "the arena was never full: the test proves little"
-    );
+    assert!(arena.stats().evictions > 0, "the arena was never full: the test proves little");
 }
 
 #[test]
