@@ -129,7 +129,6 @@ impl<E: Clone> Table<E> {
             _ => {
                 let wanted = self.remove(old.key).map(|entry| entry.wanted).unwrap_or_default();
                 let slot = self.insert(old.key, wanted);
-                self.head = None;
                 self.update_head();
                 (slot, true)
             }
@@ -226,19 +225,22 @@ impl<E: Clone> Table<E> {
         }
     }
 
-    /// The most urgent range is the head: its samples come first everywhere.
+    /// The most urgent range is the head: its samples come first everywhere. Its samples are told each
+    /// time, since one of them may just have been made anew.
     fn update_head(&mut self) {
         let first = self.ranges.keys().next().copied();
-        if first == self.head {
-            return;
+        if first != self.head {
+            self.tell(self.head, false);
         }
-        for (range, head) in [(self.head, false), (first, true)] {
-            let keys = range.and_then(|range| self.ranges.get(&range));
-            for entry in keys.into_iter().flatten().filter_map(|key| self.entries.get(key)) {
-                entry.slot.urgency.set_head(head);
-            }
-        }
+        self.tell(first, true);
         self.head = first;
+    }
+
+    fn tell(&self, range: Option<RangeKey>, head: bool) {
+        let keys = range.and_then(|range| self.ranges.get(&range));
+        for entry in keys.into_iter().flatten().filter_map(|key| self.entries.get(key)) {
+            entry.slot.urgency.set_head(head);
+        }
     }
 }
 
