@@ -3,7 +3,7 @@
 //! Time is an argument. A range's key is when it is needed, later by what its job has too much: with
 //! several jobs, each may have its share of all waiting samples before the others go first.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ pub(crate) struct Table<E> {
     /// Waiting samples of each job that has any.
     jobs: HashMap<String, u64>,
     waiting: u64,
-    /// Finished samples that nobody waited for when they were put here, oldest first.
-    idle: VecDeque<SampleKey>,
+    /// Finished samples that nobody waits for, by when they were last used.
+    idle: BTreeMap<u64, SampleKey>,
     max_remembered: usize,
     head: Option<RangeKey>,
     next: u64,
@@ -41,6 +41,8 @@ struct Entry<E> {
     wanted: BTreeSet<RangeKey>,
     task: Option<AbortHandle>,
     finished: bool,
+    /// Its key in the table's `idle`.
+    idle: Option<u64>,
 }
 
 /// What was taken out of the table; dropping it may free memory.
@@ -53,7 +55,7 @@ impl<E: Clone> Table<E> {
             ranges: BTreeMap::new(),
             jobs: HashMap::new(),
             waiting: 0,
-            idle: VecDeque::new(),
+            idle: BTreeMap::new(),
             max_remembered,
             head: None,
             next: 0,
@@ -110,6 +112,9 @@ impl<E: Clone> Table<E> {
                 new.push(self.insert(*sample, wanted));
             }
             if let Some(entry) = self.entries.get_mut(sample) {
+                if let Some(used) = entry.idle.take() {
+                    self.idle.remove(&used);
+                }
                 entry.wanted.insert(key);
                 entry.place();
                 slots.push(Arc::clone(&entry.slot));
@@ -160,7 +165,9 @@ impl<E: Clone> Table<E> {
             }
             if entry.finished && !entry.slot.spent() {
                 entry.served();
-                self.idle.push_back(sample);
+                self.next += 1;
+                entry.idle = Some(self.next);
+                self.idle.insert(self.next, sample);
             } else {
                 dropped.extend(self.remove(sample));
             }
@@ -194,7 +201,7 @@ impl<E: Clone> Table<E> {
 
     fn insert(&mut self, key: SampleKey, wanted: BTreeSet<RangeKey>) -> Arc<Slot<E>> {
         let slot = Arc::new(Slot::new(key));
-        let entry = Entry { slot: Arc::clone(&slot), wanted, task: None, finished: false };
+        let entry = Entry { slot: Arc::clone(&slot), wanted, task: None, finished: false, idle: None };
         entry.place();
         self.entries.insert(key, entry);
         self.making += 1;
@@ -204,6 +211,9 @@ impl<E: Clone> Table<E> {
     /// Takes an entry out and ends its task.
     fn remove(&mut self, key: SampleKey) -> Option<Entry<E>> {
         let entry = self.entries.remove(&key)?;
+        if let Some(used) = entry.idle {
+            self.idle.remove(&used);
+        }
         if entry.finished {
             self.ready -= 1;
         } else {
@@ -215,13 +225,11 @@ impl<E: Clone> Table<E> {
         Some(entry)
     }
 
-    /// Drops the oldest of what nobody waits for, down to the bound.
+    /// Drops the least recently used of what nobody waits for, down to the bound.
     fn forget(&mut self, dropped: &mut Vec<Entry<E>>) {
         while self.idle.len() > self.max_remembered {
-            let Some(key) = self.idle.pop_front() else { return };
-            if self.entries.get(&key).is_some_and(|entry| entry.wanted.is_empty()) {
-                dropped.extend(self.remove(key));
-            }
+            let Some((_, key)) = self.idle.pop_first() else { return };
+            dropped.extend(self.remove(key));
         }
     }
 

@@ -191,6 +191,17 @@ async fn too_many_ranges_are_refused_not_queued() {
     }
 }
 
+/// Remembering used to count answers instead of samples, so a hot range was forgotten now and then.
+#[tokio::test]
+async fn a_hot_range_is_never_forgotten_however_often_it_is_read() {
+    let engine = engine(64, 8, 1_000_000);
+    for _ in 0..MAX_REMEMBERED + 10 {
+        engine.range(0, 0..1, Duration::ZERO, "a").await.unwrap();
+    }
+    assert_eq!(engine.maker().made.load(Ordering::SeqCst), 1);
+    assert_eq!(engine.stats().ready, 1);
+}
+
 /// A job that asks for everything at once does not stand before another job's first range.
 #[tokio::test]
 async fn a_greedy_job_does_not_starve_another() {
