@@ -117,7 +117,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let figures = json!({
         "files": FILES, "different_pictures": arguments.pictures, "side": SIDE, "file_kib": file_bytes / 1024,
         "ranges_at_once": arguments.ranges, "samples_a_range": arguments.samples, "threads": arguments.threads,
-        "answered_mb": megabytes(bytes), "seconds": rounded(seconds),
+        "answered_mb": megabytes(bytes as u64), "seconds": rounded(seconds),
         "budgets_mb": megabytes(budgets), "limit_mb": megabytes(budgets + OVERHEAD),
         "before_mb": megabytes(private_before + shared_before),
         "peak_private_mb": megabytes(peaks.private.load(Relaxed)),
