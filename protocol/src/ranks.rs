@@ -23,7 +23,7 @@ pub enum LayoutError {
     /// `D * m` does not divide `G`.
     #[error(
         "global batch {global_batch} is not a multiple of {ranks} ranks x micro batch {micro_batch}; \
-         the nearest that are: {below} and {above}"
+         the nearest that is: {}", if below == above { above.to_string() } else { format!("{below} or {above}") }
     )]
     DoesNotDivide {
         /// `G`.
@@ -73,12 +73,13 @@ impl RankLayout {
             .ok_or(LayoutError::TooLarge { ranks, micro_batch })?;
         if !global_batch.is_multiple_of(wave) {
             let below = global_batch / wave * wave;
+            let above = below + wave;
             return Err(LayoutError::DoesNotDivide {
                 global_batch,
                 ranks,
                 micro_batch,
-                below: below.max(wave),
-                above: below + wave,
+                below: if below == 0 { above } else { below },
+                above,
             });
         }
         Ok(Self { global_batch, ranks, micro_batch })
@@ -172,8 +173,8 @@ mod tests {
     #[test]
     fn numbers_that_do_not_divide_name_their_neighbours() {
         let error = RankLayout::new(10, 4, 1).unwrap_err().to_string();
-        assert!(error.contains("8 and 12"), "{error}");
-        assert!(RankLayout::new(3, 4, 1).unwrap_err().to_string().contains("4 and 4"));
+        assert!(error.contains("8 or 12"), "{error}");
+        assert!(RankLayout::new(3, 4, 1).unwrap_err().to_string().ends_with("is: 4"));
         assert_eq!(RankLayout::new(4, 0, 1), Err(LayoutError::Zero("ranks")));
         assert!(matches!(RankLayout::new(8, u64::MAX, 2), Err(LayoutError::TooLarge { .. })));
         assert!(RankLayout::new(8, 4, 2).unwrap().rank(4).is_err());

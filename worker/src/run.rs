@@ -26,7 +26,7 @@ const LOAD_PAUSE: Duration = Duration::from_secs(2);
 pub fn main(args: &WorkerArgs) -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // A second subscriber in the same process is refused, and the first one goes on.
-    drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init());
+    drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| ForgivingStderr).try_init());
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -36,9 +36,26 @@ pub fn main(args: &WorkerArgs) -> ExitCode {
     }
 }
 
+/// Standard error that never fails: whoever read the log may be gone, and the subscriber would panic in the
+/// middle of whatever logs.
+struct ForgivingStderr;
+
+impl Write for ForgivingStderr {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        drop(std::io::stderr().write_all(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        drop(std::io::stderr().flush());
+        Ok(())
+    }
+}
+
 fn run(args: &WorkerArgs) -> anyhow::Result<()> {
     let pipeline = read_pipeline(&args.pipeline)?;
     let settings = Settings::new(args)?;
+    raise_descriptor_limit();
     let machinery = Machinery::new(pipeline, &settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         // Fetching and serving are mostly copying by the kernel: a quarter of the cores carries what the
@@ -77,6 +94,17 @@ async fn live(settings: Settings, machinery: Machinery) -> anyhow::Result<()> {
     stop.send_replace(true);
     server.await.context("the server ended unexpectedly")?;
     result
+}
+
+/// Connections and files share the descriptors; the soft limit is often a small part of what is allowed.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) =
+        setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit })
+    {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
 }
 
 /// One line of JSON, so that whoever started the worker learns its port.

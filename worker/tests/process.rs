@@ -124,3 +124,20 @@ fn a_worker_does_not_outlive_its_parents_pipe() {
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
 }
+
+/// The subscriber used to panic in a sample's task when standard error was gone, and the range waited for ever.
+#[test]
+fn a_log_that_nobody_reads_any_more_costs_no_sample() {
+    let (good, _processor) = good();
+    let bad = good
+        .replace("llava.jsonl", "bad.jsonl")
+        .replace("name: golden,", "name: golden, recordFormat: Conversations,");
+    let (mut child, address, _folder) = ready(&bad, &["--exit-with-stdin"]);
+    drop(child.stderr.take());
+    for position in 0..8 {
+        let answer = get(&address, &format!("/v1/streams/train/batches/{position}-{}", position + 1));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{position}: {answer}");
+    }
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}

@@ -158,3 +158,34 @@ async fn many_ranges_share_what_is_fetched() {
     let fetched = bench.proxy.count("/images/");
     assert!(fetched < 160, "{fetched} requests for pictures of 40 samples");
 }
+
+/// A lost mount used to make bad records of every picture below it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_of_images_that_vanishes_for_a_while_changes_no_byte() {
+    let (folder, processor) = (tempfile::tempdir().unwrap(), processor_folder());
+    copy_folder(&golden("images"), &folder.path().join("images"));
+    let streams = format!(
+        "  - name: train\n    datasets: [{{name: llava, uri: \"file://{}\", imageBaseUri: \"file://{}/\"}}]\n",
+        golden("manifests/llava.jsonl").display(),
+        folder.path().join("base").display()
+    );
+    let base = folder.path().join("base");
+    std::fs::create_dir(&base).unwrap();
+    std::fs::rename(folder.path().join("images"), base.join("images")).unwrap();
+    let uri = format!("file://{}/", processor.path().display());
+    let document = document(&uri, ", minPixels: 4096, maxPixels: 32768", &streams);
+    let expected = served(pipeline(&document), &settings()).await.get(BATCH).await.body;
+    let worker = Arc::new(served(pipeline(&document), &settings()).await);
+    let away = folder.path().join("away");
+    std::fs::rename(&base, &away).unwrap();
+    let asking = Arc::clone(&worker);
+    let asked = tokio::spawn(async move { asking.get(BATCH).await });
+    // Pictures are looked for, twice, and not found.
+    let stats = worker.app.machinery.stores.stats();
+    while stats.missing.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+        assert_eq!(worker.get("/livez").await.status, 200);
+    }
+    std::fs::rename(&away, &base).unwrap();
+    assert_eq!(asked.await.unwrap().body, expected);
+    assert_eq!(worker.get("/v1/bad").await.json()["records"].as_array().unwrap().len(), 0);
+}

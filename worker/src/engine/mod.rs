@@ -46,6 +46,10 @@ pub trait Maker: Send + Sync + 'static {
         key: SampleKey,
         urgency: &Urgency,
     ) -> impl Future<Output = Result<Sample, Self::Error>> + Send;
+
+    /// What is told when making ended without a result: a fault of ours, which must not leave anybody
+    /// waiting.
+    fn lost(&self) -> Self::Error;
 }
 
 /// How much the engine takes on.
@@ -183,6 +187,20 @@ impl<E: Clone> Slot<E> {
     }
 }
 
+/// Settles a slot as lost when its task ends without having settled it, by a panic.
+struct Settling<'a, E: Clone> {
+    slot: &'a Slot<E>,
+    lost: Option<E>,
+}
+
+impl<E: Clone> Drop for Settling<'_, E> {
+    fn drop(&mut self) {
+        if let Some(error) = self.lost.take() {
+            self.slot.settle(SlotState::Failed(error));
+        }
+    }
+}
+
 impl<M: Maker> Engine<M> {
     /// An engine over a maker.
     ///
@@ -309,12 +327,14 @@ impl<M: Maker> Engine<M> {
                 reason = "how long making takes feeds the estimate of work ahead"
             )]
             let begun = Instant::now();
+            let mut settling = Settling { slot: &making, lost: Some(inner.maker.lost()) };
             let state = match inner.maker.make(making.key, &making.urgency).await {
                 Ok(sample) => SlotState::Ready(Arc::new(sample)),
                 Err(error) => SlotState::Failed(error),
             };
             // Counted before anybody is told: whoever is told may take its range out at once.
             inner.lock().finished(&making, begun.elapsed());
+            settling.lost = None;
             making.settle(state);
         });
         table.set_task(slot.key, task.abort_handle());

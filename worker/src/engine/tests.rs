@@ -36,6 +36,7 @@ impl Maker for Scripted {
             let _waits = Waits(&self.waiting);
             self.gate.acquire().await.map_err(|_| "closed")?.forget();
         }
+        assert_ne!(key.position, 666, "on purpose");
         self.order.lock().unwrap().push(key.position);
         if let Some(error) = self.fails.lock().unwrap().remove(&key.position) {
             return Err(error);
@@ -56,6 +57,10 @@ impl Maker for Scripted {
             };
             return Ok(Sample { meta, bytes: SampleBytes::Region(writer.finish()) });
         }
+    }
+
+    fn lost(&self) -> &'static str {
+        "lost"
     }
 }
 
@@ -189,6 +194,17 @@ async fn too_many_ranges_are_refused_not_queued() {
     for range in waiting {
         range.abort();
     }
+}
+
+/// A logger that panicked in a sample's task used to leave every range that wanted it waiting for ever.
+#[tokio::test]
+async fn a_task_that_panics_fails_its_ranges_instead_of_hanging_them() {
+    let engine = engine(64, 8, 100);
+    let error = ask(&engine, 665..668, 0, "a").await.unwrap().unwrap_err();
+    assert_eq!(error, EngineError::Sample { position: 666, error: "lost" });
+    let again = ask(&engine, 666..667, 0, "a").await.unwrap().unwrap_err();
+    assert_eq!(again, EngineError::Sample { position: 666, error: "lost" });
+    ask(&engine, 667..668, 0, "a").await.unwrap().unwrap();
 }
 
 /// Remembering used to count answers instead of samples, so a hot range was forgotten now and then.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use feedmill_arena::{Permit, Urgency};
 use feedmill_protocol::bad::BadClass;
-use feedmill_source::{FetchError, ObjectUri, PermanentKind};
+use feedmill_source::{FetchError, ObjectPrefix, ObjectUri, PermanentKind};
 
 use super::read::{PictureSource, ReadSample, with_causes};
 use super::{Attempt, Fault, MakeError, SampleMaker};
@@ -71,9 +71,11 @@ impl SampleMaker {
     ) -> Result<Fetched, Attempt> {
         let mut fetched = Fetched { pictures: Vec::new(), permits: Vec::new() };
         let total = AtomicU64::new(0);
+        let dataset = stream.datasets.get(read.id.dataset);
+        let base = &dataset.ok_or_else(|| MakeError::Internal("no such data set".into()))?.image_base;
         let mut pictures = Vec::with_capacity(read.sources.len());
         for chunk in read.sources.chunks(AT_ONCE) {
-            let chunk = chunk.iter().map(|source| self.picture(stream, source, &total, urgency));
+            let chunk = chunk.iter().map(|source| self.picture(stream, base, source, &total, urgency));
             pictures.extend(futures_util::future::try_join_all(chunk).await?);
         }
         // Which fault is told must not depend on which answer came first.
@@ -100,6 +102,7 @@ impl SampleMaker {
     async fn picture(
         &self,
         stream: &Stream,
+        base: &ObjectPrefix,
         source: &PictureSource,
         total: &AtomicU64,
         urgency: &Urgency,
@@ -115,7 +118,7 @@ impl SampleMaker {
         loop {
             let permit = self.fetch.acquire(room, urgency).await;
             let mut permit = permit.map_err(|error| MakeError::Internal(error.to_string()))?;
-            match self.stubborn(uri, room).await? {
+            match self.stubborn(base, uri, room).await? {
                 Ok(bytes) => {
                     let length = bytes.len() as u64;
                     self.guess.saw(length);
@@ -150,6 +153,7 @@ impl SampleMaker {
     /// Asks until there is an answer: a fault for now never changes a byte, the trainer waits.
     async fn stubborn(
         &self,
+        base: &ObjectPrefix,
         uri: &ObjectUri,
         room: u64,
     ) -> Result<Result<Bytes, (PermanentKind, String)>, MakeError> {
@@ -157,6 +161,11 @@ impl SampleMaker {
         loop {
             match self.stores.get(uri, room).await {
                 Ok(bytes) => return Ok(Ok(bytes)),
+                Err(FetchError::Permanent { kind: PermanentKind::Missing, .. }) if is_gone(base).await => {
+                    tracing::warn!(%base, "the folder of the images is gone; looking again");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LAST_PAUSE);
+                }
                 Err(error @ FetchError::Permanent { kind, .. }) => {
                     return Ok(Err((kind, with_causes(&error))));
                 }
@@ -169,6 +178,17 @@ impl SampleMaker {
                     pause = (pause * 2).min(LAST_PAUSE);
                 }
             }
+        }
+    }
+}
+
+/// Whether the folder of a data set's images is not there: a mount that was lost, say. What is missing below it
+/// is then missing for now. S3 tells a missing bucket from a missing key by itself.
+async fn is_gone(base: &ObjectPrefix) -> bool {
+    match base {
+        ObjectPrefix::S3 { .. } => false,
+        ObjectPrefix::File(folder) => {
+            !tokio::fs::metadata(folder).await.is_ok_and(|metadata| metadata.is_dir())
         }
     }
 }

@@ -184,6 +184,10 @@ pub struct SampleMaker {
 impl Maker for SampleMaker {
     type Error = MakeError;
 
+    fn lost(&self) -> MakeError {
+        MakeError::Internal("making the sample ended unexpectedly; see the worker's log".into())
+    }
+
     async fn make(&self, key: SampleKey, urgency: &Urgency) -> Result<Sample, MakeError> {
         let stream =
             self.streams.get(key.stream).ok_or_else(|| MakeError::Internal("no such stream".into()))?;

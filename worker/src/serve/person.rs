@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use feedmill_protocol::http::Problem;
+use feedmill_protocol::pipeline::spec::BadSamplePolicy;
 use feedmill_text::record::{Part, Role};
 use serde_json::{Value, json};
 
@@ -34,13 +35,12 @@ pub(crate) async fn sample(loaded: &Loaded, stream_name: &str, position: u64) ->
             })
         })
         .collect();
-    let status = match (&explained.used, explained.rejected.is_empty()) {
-        (Some(_), true) => "ok",
-        (Some(_), false) => "substituted",
-        (None, _) if stream.bad_samples == feedmill_protocol::pipeline::spec::BadSamplePolicy::Fail => {
-            "fails"
-        }
-        (None, _) => "zero_loss",
+    let status = match (&explained.used, stream.bad_samples) {
+        (Some(_), _) if explained.rejected.is_empty() => "ok",
+        (Some(_), _) => "substituted",
+        (None, BadSamplePolicy::ZeroLoss) => "zero_loss",
+        // The policy says so, or none of the candidates can be used either.
+        (None, BadSamplePolicy::Fail | BadSamplePolicy::Substitute) => "fails",
     };
     Ok(json!({
         "stream": stream.name,
