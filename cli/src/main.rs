@@ -46,7 +46,7 @@ use usage::Usage;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// What is logged unless `RUST_LOG` says otherwise. Bad records are in the summary, and in what `show` says.
-const LOG: &str = "warn,feedmill_worker::make=error";
+const LOG: &str = "warn,feedmill_worker::make=error,aws_config=error";
 
 fn main() -> ExitCode {
     match Arguments::parse().command {

@@ -18,13 +18,17 @@ use crate::serve::serve;
 use crate::settings::{Settings, WorkerArgs, read_pipeline};
 use crate::stream::{DatasetError, ProcessorError, StreamError};
 
+/// What is logged unless `RUST_LOG` says otherwise. The SDK warns at length when it finds no instance metadata,
+/// which is nowhere but on AWS.
+const DEFAULT_LOG: &str = "info,aws_config=error";
+
 /// Pause before everything is read again after storage did not answer.
 const LOAD_PAUSE: Duration = Duration::from_secs(2);
 
 /// Runs a worker until SIGTERM or SIGINT; logs go to standard error.
 #[must_use]
 pub fn main(args: &WorkerArgs) -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
     // A second subscriber in the same process is refused, and the first one goes on.
     drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| ForgivingStderr).try_init());
     match run(args) {

@@ -74,6 +74,8 @@ fn what_cannot_start_says_which_setting() {
     let (good, _processor) = good();
     let cases = [
         ("decode: 1Gi", "decode: 64Mi", "limits.maxImagePixels"),
+        ("/manifests/llava.jsonl", "/images/bad_zero.jpg", "has no records"),
+        ("/manifests/llava.jsonl", "/smart_resize.csv", "whether its lines are json"),
         ("fetch: 160Mi", "fetch: 1Mi", "spec.cache.fetch"),
         ("llava.jsonl", "absent.jsonl", "does not exist"),
         ("maxPixels: 32768", "maxPixels: 100", "spec.processor.minPixels"),

@@ -18,7 +18,7 @@ pub enum ManifestError {
         source: Box<FetchError>,
     },
     /// The local file or the cache folder failed.
-    #[error("cannot read or copy the manifest {uri}")]
+    #[error("cannot read the manifest {uri}, or write its copy to the cache folder")]
     Io {
         /// Which manifest.
         uri: ObjectUri,

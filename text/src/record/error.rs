@@ -83,14 +83,14 @@ impl RecordError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// No record has a list under `conversations` or `messages`.
-    #[error("none of the first {records} records has a list under conversations or messages; name the shape")]
+    #[error("none of the first {records} records is a json object with a list under conversations or messages: see whether its lines are json, or name the shape by recordFormat")]
     Unknown {
         /// How many records were looked at.
         records: usize,
     },
     /// As many records of one shape as of the other.
     #[error(
-        "the first records are of two shapes, {conversations} conversations and {messages} messages; name the shape"
+        "the first records are of two shapes, {conversations} conversations and {messages} messages: name the shape by recordFormat, or split the data set"
     )]
     Mixed {
         /// Records with `conversations`.

@@ -47,11 +47,17 @@ pub enum DatasetError {
     /// The manifest.
     #[error("the manifest cannot be opened")]
     Manifest(#[from] ManifestError),
+    /// A manifest without records.
+    #[error("the manifest {uri} has no records")]
+    Empty {
+        /// The manifest.
+        uri: String,
+    },
     /// Its first records.
     #[error("the manifest's first records cannot be read")]
     Records(#[from] RecordReadError),
     /// No shape.
-    #[error("the shape of its records cannot be told; name it by recordFormat")]
+    #[error("the shape of its records cannot be told")]
     Shape(#[from] ShapeError),
     /// The images.
     #[error("its images at {base} cannot be reached")]
@@ -81,6 +87,9 @@ impl Dataset {
             None => uri.parent(),
         };
         let manifest = Manifest::open(stores, &uri, settings, progress).await?;
+        if manifest.is_empty() {
+            return Err(DatasetError::Empty { uri: spec.uri.clone() });
+        }
         let missing = stores
             .probe(&image_base)
             .await
