@@ -31,7 +31,7 @@ fn wrong_names_and_numbers_are_named() {
     let bucket = bucket();
     refused(&["local", "/nonexistent.yaml"], 2, &["/nonexistent.yaml"]);
     refused(&["local", pipeline, "--stream", "eval"], 2, &["\"eval\"", "it has train", "--stream"]);
-    refused(&["local", pipeline, "--global-batch", "9"], 2, &["global batch 9", "8 and 16"]);
+    refused(&["local", pipeline, "--global-batch", "9"], 2, &["global batch 9", "8 or 16"]);
     refused(&["local", pipeline, "--micro-batch", "65"], 2, &["--micro-batch 65", "maxRange, 64"]);
     refused(&["local", pipeline, "--embedded-s3", "/nonexistent"], 2, &["/nonexistent"]);
     refused(&["local", pipeline, "--json", "/nonexistent/x"], 2, &["/nonexistent/x"]);
