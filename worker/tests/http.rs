@@ -160,6 +160,25 @@ async fn a_sample_is_explained() {
     assert!(BadClass::ALL.iter().any(|known| known.name() == class));
 }
 
+/// A row that is refused because none of 32 candidates can be used was shown as a row without loss.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_position_without_any_usable_candidate_is_said_to_fail() {
+    let (processor, folder) = (processor_folder(), tempfile::tempdir().unwrap());
+    let line = r#"{"conversations": [{"from": "nobody", "value": "x"}]}"#;
+    std::fs::write(folder.path().join("bad.jsonl"), [line; 5].join("\n")).unwrap();
+    let streams = format!(
+        "  - name: train\n    datasets: [{{name: bad, uri: \"file://{}/bad.jsonl\"}}]\n",
+        folder.path().display()
+    );
+    let uri = format!("file://{}/", processor.path().display());
+    let worker = served(pipeline(&document(&uri, SMALL, &streams)), &settings()).await;
+    let batch = worker.get("/v1/streams/train/batches/3-4").await;
+    assert_eq!(batch.status, 422);
+    assert!(batch.json()["title"].as_str().unwrap().contains("32 candidates"), "{batch:?}");
+    let shown = worker.get("/v1/streams/train/samples/3").await.json();
+    assert_eq!((&shown["status"], shown["rejected"].as_array().unwrap().len()), (&"fails".into(), 33));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_are_kept_by_sequence_and_nonsense_is_not() {
     let (worker, _files) = worker().await;

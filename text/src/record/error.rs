@@ -83,7 +83,9 @@ impl RecordError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// No record has a list under `conversations` or `messages`.
-    #[error("none of the first {records} records is a json object with a list under conversations or messages: see whether its lines are json, or name the shape by recordFormat")]
+    #[error(
+        "none of the first {records} records is a json object with a list under conversations or messages: see whether its lines are json, or name the shape by recordFormat"
+    )]
     Unknown {
         /// How many records were looked at.
         records: usize,
