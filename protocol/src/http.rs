@@ -75,6 +75,23 @@ pub struct Problem {
     pub key: Option<String>,
 }
 
+impl Problem {
+    /// A problem of this kind without remedy or place.
+    #[must_use]
+    pub fn new(kind: &str, status: u16, title: &str, detail: impl Into<String>) -> Self {
+        Self {
+            kind: kind.into(),
+            status,
+            title: title.into(),
+            detail: detail.into(),
+            remedy: None,
+            dataset: None,
+            line: None,
+            key: None,
+        }
+    }
+}
+
 /// Problem kinds that clients act on.
 pub mod problem_kind {
     /// 409: the worker has another plan than the asker.

@@ -123,7 +123,7 @@ impl Machinery {
             stores: Stores::new(s3, fetching)?,
             pool: Arc::new(CpuPool::new(settings.threads)?),
             arena: Arena::create(ArenaSettings { bytes: cache.shared_memory.0 })?,
-            fetch: Budget::new("cache.fetch", cache.fetch.0, record.min(cache.fetch.0 / 2))?,
+            fetch: Budget::new("cache.fetch", cache.fetch.0, record)?,
             decode: Budget::new("cache.decode", cache.decode.0, 0)?,
             manifests,
             pipeline,

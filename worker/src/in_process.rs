@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use feedmill_protocol::http::{Problem, problem_kind};
+use feedmill_protocol::http::Problem;
 use feedmill_protocol::pipeline::ValidatedPipeline;
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::app::{Loaded, Machinery};
 use crate::make::patch_bytes;
+use crate::serve::answer::not_found;
 use crate::serve::{frame, person, range_samples};
 use crate::settings::{Settings, cpu_quota};
 
@@ -74,16 +75,7 @@ impl InProcess {
     /// What a worker would answer.
     pub async fn batch(&self, stream: &str, range: Range, stop: Option<u64>) -> Result<Vec<u8>, Problem> {
         let rows = range_samples(&self.loaded, stream, range, stop, Duration::ZERO, "").await?;
-        let (_, stream) = self.loaded.stream(stream).ok_or_else(|| Problem {
-            kind: problem_kind::NOT_FOUND.into(),
-            status: 404,
-            title: "there is no such thing here".into(),
-            detail: "no such stream".into(),
-            remedy: None,
-            dataset: None,
-            line: None,
-            key: None,
-        })?;
+        let (_, stream) = self.loaded.stream(stream).ok_or_else(|| not_found("no such stream"))?;
         let chunks = frame::chunks(&rows, patch_bytes(stream), stream.digest, range, None, &());
         Ok(chunks.into_iter().fold(Vec::new(), |mut bytes, chunk| {
             bytes.extend_from_slice(&chunk);

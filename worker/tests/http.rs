@@ -179,6 +179,26 @@ async fn a_position_without_any_usable_candidate_is_said_to_fail() {
     assert_eq!((&shown["status"], shown["rejected"].as_array().unwrap().len()), (&"fails".into(), 33));
 }
 
+/// A sample that is too long under `tooLong: Fail` was shown as substituted while its batch was refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sample_too_long_under_fail_is_shown_as_failing() {
+    let (processor, folder) = (processor_folder(), tempfile::tempdir().unwrap());
+    let line =
+        r#"{"conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "one two three"}]}"#;
+    std::fs::write(folder.path().join("long.jsonl"), line).unwrap();
+    let streams = format!(
+        "  - name: train\n    datasets: [{{name: long, uri: \"file://{}/long.jsonl\"}}]\n",
+        folder.path().display()
+    );
+    let uri = format!("file://{}/", processor.path().display());
+    let tight = format!("{SMALL}, maxTokens: 4, tooLong: Fail");
+    let worker = served(pipeline(&document(&uri, &tight, &streams)), &settings()).await;
+    let batch = worker.get("/v1/streams/train/batches/0-1").await;
+    assert_eq!(batch.status, 422, "{batch:?}");
+    let shown = worker.get("/v1/streams/train/samples/0").await.json();
+    assert_eq!((&shown["status"], shown["rejected"].as_array().unwrap().len()), (&"fails".into(), 1));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_are_kept_by_sequence_and_nonsense_is_not() {
     let (worker, _files) = worker().await;

@@ -189,3 +189,63 @@ async fn a_folder_of_images_that_vanishes_for_a_while_changes_no_byte() {
     assert_eq!(asked.await.unwrap().body, expected);
     assert_eq!(worker.get("/v1/bad").await.json()["records"].as_array().unwrap().len(), 0);
 }
+
+/// An uncompressed picture of `side` x `side` pixels in one colour, 3 bytes a pixel.
+fn bitmap(side: u32, colour: u8) -> Vec<u8> {
+    let row = (side * 3).next_multiple_of(4);
+    let size = 54 + row * side;
+    let mut bytes = b"BM".to_vec();
+    for number in [size, 0, 54, 40, side, side, 1 | 24 << 16, 0, row * side, 2835, 2835, 0, 0] {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.resize(size as usize, colour);
+    bytes
+}
+
+/// Records used to take the budget of fetched bytes picture by picture: each held a part and waited for more.
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_many_pictures_do_not_hold_the_fetch_budget_against_each_other() {
+    let (folder, processor) = (tempfile::tempdir().unwrap(), processor_folder());
+    let mut manifest = String::new();
+    for record in 0..32u32 {
+        // Five pictures of 120 to 220 KB: a record and a half fill the whole budget.
+        let pictures: Vec<String> = (0..5)
+            .map(|picture| {
+                let name = format!("{record}-{picture}.bmp");
+                let side = 200 + (record * 7 + picture * 23) % 70;
+                std::fs::write(folder.path().join(&name), bitmap(side, (record * 8) as u8)).unwrap();
+                name
+            })
+            .collect();
+        let turns = serde_json::json!([{"from": "human", "value": "?"}, {"from": "gpt", "value": "x"}]);
+        manifest += &serde_json::json!({"image": pictures, "conversations": turns}).to_string();
+        manifest += "\n";
+    }
+    std::fs::write(folder.path().join("records.jsonl"), manifest).unwrap();
+    let streams = format!(
+        "  - name: train\n    badSamples: Fail\n    datasets: [{{name: many, uri: \"file://{}/records.jsonl\"}}]\n",
+        folder.path().display()
+    );
+    let uri = format!("file://{}/", processor.path().display());
+    let document = document(&uri, ", minPixels: 4096, maxPixels: 32768", &streams)
+        .replace("maxImageBytes: 32Mi, maxSampleBytes: 64Mi", "maxImageBytes: 256Ki, maxSampleBytes: 1200Ki")
+        .replace("fetch: 160Mi", "fetch: 1200Ki");
+    let worker = Arc::new(served(pipeline(&document), &settings()).await);
+    let ask = |start: u64, need: &'static str| {
+        let worker = Arc::clone(&worker);
+        tokio::spawn(async move {
+            let request = format!("GET /v1/streams/train/batches/{start}-{}", start + 8);
+            worker.request(&request, &[("feedmill-need", need)], b"").await.status
+        })
+    };
+    for round in 0..12 {
+        // A range that is needed late holds what it can, then one comes that is needed now.
+        let late = ask(round * 16, "60000");
+        while worker.app.machinery.fetch.stats().waiting == 0 && !late.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        let soon = ask(round * 16 + 8, "0");
+        assert_eq!((late.await.unwrap(), soon.await.unwrap()), (200, 200));
+    }
+    assert_eq!(worker.app.machinery.fetch.stats().used, 0);
+}

@@ -1,8 +1,10 @@
 //! Takes a record's pictures, gives their bytes.
 //!
 //! The budget of fetched bytes must be asked before bytes are in memory, and a picture's size is not known
-//! before it is asked for. So room for a guess is taken first; a picture that is larger is given up at its
-//! headers, and asked for again with room for what it said it has.
+//! before it is asked for. So room for a guess is taken first, for all pictures of the record at once; a
+//! picture that is larger is given up at its headers, and then all are asked for again with room for what is
+//! known of each. A record never waits for more of the budget while it holds a part: records that did could
+//! hold all of it against each other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -52,14 +54,27 @@ impl SizeGuess {
 pub(super) struct Fetched {
     /// One for each of the record's sources.
     pub(super) pictures: Vec<Bytes>,
-    /// Held until the sample is finished.
-    pub(super) permits: Vec<Permit>,
+    /// Held until the sample is finished; none when nothing was fetched.
+    pub(super) permit: Option<Permit>,
 }
 
-/// How one picture ended: its bytes, or why there are none, and how many bytes it has.
-struct Picture {
-    bytes: u64,
-    result: Result<(Bytes, Option<Permit>), (BadClass, ObjectUri, String)>,
+/// How asking for one picture ended.
+enum Picture {
+    Here(Bytes),
+    /// Larger than the room there was, but not than what a picture may have.
+    NoRoom(u64),
+    Bad(BadClass, String),
+}
+
+impl Picture {
+    /// Bytes of the object, as far as they count against the record's limit.
+    fn bytes(&self) -> u64 {
+        match self {
+            Picture::Here(bytes) => bytes.len() as u64,
+            Picture::NoRoom(bytes) => *bytes,
+            Picture::Bad(..) => 0,
+        }
+    }
 }
 
 impl SampleMaker {
@@ -69,85 +84,119 @@ impl SampleMaker {
         read: &ReadSample,
         urgency: &Urgency,
     ) -> Result<Fetched, Attempt> {
-        let mut fetched = Fetched { pictures: Vec::new(), permits: Vec::new() };
-        let total = AtomicU64::new(0);
+        let most = stream.limits.max_image_bytes.0;
+        let limit = stream.limits.max_sample_bytes.0;
+        let objects = read.sources.iter().filter(|source| matches!(source, PictureSource::Object(_))).count();
+        // Together the guesses may have no more than the record may.
+        let guess = self.guess.now(most).min(limit / (objects as u64).max(1));
+        let mut rooms: Vec<u64> = read
+            .sources
+            .iter()
+            .map(|source| match source {
+                PictureSource::Object(_) => guess,
+                PictureSource::Inline(_) => 0,
+            })
+            .collect();
+        loop {
+            let mut permit = match objects {
+                0 => None,
+                _ => {
+                    let permit = self.fetch.acquire(rooms.iter().sum(), urgency).await;
+                    Some(permit.map_err(|error| MakeError::Internal(error.to_string()))?)
+                }
+            };
+            let pictures = self.pictures(stream, read, &rooms).await?;
+            let bytes: u64 = pictures.iter().map(Picture::bytes).sum();
+            // Which fault is told must not depend on which answer came first.
+            if bytes > limit {
+                return Err(Attempt::Bad(Fault {
+                    class: BadClass::ImageTooManyBytes,
+                    line: read.line,
+                    key: None,
+                    detail: format!("the record's pictures have {bytes} bytes, the limit is {limit}"),
+                }));
+            }
+            for (source, picture) in pictures.iter().enumerate() {
+                if let Picture::Bad(class, detail) = picture {
+                    let (key, detail) = (read.key(source), detail.clone());
+                    return Err(Attempt::Bad(Fault { class: *class, line: read.line, key, detail }));
+                }
+            }
+            if pictures.iter().any(|picture| matches!(picture, Picture::NoRoom(_))) {
+                // What came is given back with the permit: nothing is held while waiting for more.
+                rooms = pictures
+                    .iter()
+                    .map(Picture::bytes)
+                    .zip(&read.sources)
+                    .map(|(bytes, source)| match source {
+                        PictureSource::Object(_) => bytes,
+                        PictureSource::Inline(_) => 0,
+                    })
+                    .collect();
+                continue;
+            }
+            let mut fetched = Vec::with_capacity(pictures.len());
+            let mut held = 0;
+            for (picture, source) in pictures.into_iter().zip(&read.sources) {
+                if let Picture::Here(bytes) = picture {
+                    if let PictureSource::Object(_) = source {
+                        self.guess.saw(bytes.len() as u64);
+                        held += bytes.len() as u64;
+                    }
+                    fetched.push(bytes);
+                }
+            }
+            if let Some(permit) = &mut permit {
+                permit.shrink_to(held);
+            }
+            return Ok(Fetched { pictures: fetched, permit });
+        }
+    }
+
+    /// Every picture of the record, each with its own room.
+    async fn pictures(
+        &self,
+        stream: &Stream,
+        read: &ReadSample,
+        rooms: &[u64],
+    ) -> Result<Vec<Picture>, MakeError> {
         let dataset = stream.datasets.get(read.id.dataset);
         let base = &dataset.ok_or_else(|| MakeError::Internal("no such data set".into()))?.image_base;
+        let most = stream.limits.max_image_bytes.0;
         let mut pictures = Vec::with_capacity(read.sources.len());
-        for chunk in read.sources.chunks(AT_ONCE) {
-            let chunk = chunk.iter().map(|source| self.picture(stream, base, source, &total, urgency));
-            pictures.extend(futures_util::future::try_join_all(chunk).await?);
+        for (sources, rooms) in read.sources.chunks(AT_ONCE).zip(rooms.chunks(AT_ONCE)) {
+            let asked =
+                sources.iter().zip(rooms).map(|(source, room)| self.picture(base, source, *room, most));
+            pictures.extend(futures_util::future::try_join_all(asked).await?);
         }
-        // Which fault is told must not depend on which answer came first.
-        let limit = stream.limits.max_sample_bytes.0;
-        let bytes: u64 = pictures.iter().map(|picture| picture.bytes).sum();
-        if bytes > limit {
-            return Err(Attempt::Bad(Fault {
-                class: BadClass::ImageTooManyBytes,
-                line: read.line,
-                key: None,
-                detail: format!("the record's pictures have {bytes} bytes, the limit is {limit}"),
-            }));
-        }
-        for picture in pictures {
-            let (bytes, permit) = picture.result.map_err(|(class, uri, detail)| {
-                Attempt::Bad(Fault { class, line: read.line, key: Some(uri.to_string()), detail })
-            })?;
-            fetched.pictures.push(bytes);
-            fetched.permits.extend(permit);
-        }
-        Ok(fetched)
+        Ok(pictures)
     }
 
     async fn picture(
         &self,
-        stream: &Stream,
         base: &ObjectPrefix,
         source: &PictureSource,
-        total: &AtomicU64,
-        urgency: &Urgency,
+        room: u64,
+        most: u64,
     ) -> Result<Picture, MakeError> {
         let uri = match source {
-            PictureSource::Inline(bytes) => {
-                return Ok(Picture { bytes: bytes.len() as u64, result: Ok((bytes.clone(), None)) });
-            }
+            PictureSource::Inline(bytes) => return Ok(Picture::Here(bytes.clone())),
             PictureSource::Object(uri) => uri,
         };
-        let most = stream.limits.max_image_bytes.0;
-        let mut room = self.guess.now(most);
-        loop {
-            let permit = self.fetch.acquire(room, urgency).await;
-            let mut permit = permit.map_err(|error| MakeError::Internal(error.to_string()))?;
-            match self.stubborn(base, uri, room).await? {
-                Ok(bytes) => {
-                    let length = bytes.len() as u64;
-                    self.guess.saw(length);
-                    total.fetch_add(length, Ordering::Relaxed);
-                    permit.shrink_to(length);
-                    return Ok(Picture { bytes: length, result: Ok((bytes, Some(permit))) });
-                }
-                Err((PermanentKind::TooLarge { bytes, .. }, _)) if bytes <= most && bytes > room => {
-                    // A record whose pictures are over the limit together is bad whatever its bytes
-                    // are, so they are not fetched; their number still counts.
-                    let before = total.fetch_add(bytes, Ordering::Relaxed);
-                    if before.saturating_add(bytes) > stream.limits.max_sample_bytes.0 {
-                        let detail = "not fetched".into();
-                        let result = Err((BadClass::ImageTooManyBytes, uri.clone(), detail));
-                        return Ok(Picture { bytes, result });
-                    }
-                    total.fetch_sub(bytes, Ordering::Relaxed);
-                    room = bytes;
-                }
-                Err((kind, detail)) => {
-                    let class = match kind {
-                        PermanentKind::Missing | PermanentKind::Changed => BadClass::ImageMissing,
-                        PermanentKind::TooLarge { .. } => BadClass::ImageTooManyBytes,
-                        PermanentKind::InvalidKey => BadClass::BadReference,
-                    };
-                    return Ok(Picture { bytes: 0, result: Err((class, uri.clone(), detail)) });
-                }
+        Ok(match self.stubborn(base, uri, room).await? {
+            Ok(bytes) => Picture::Here(bytes),
+            Err((PermanentKind::TooLarge { bytes, .. }, _)) if bytes <= most && bytes > room => {
+                Picture::NoRoom(bytes)
             }
-        }
+            Err((kind, detail)) => {
+                let class = match kind {
+                    PermanentKind::Missing | PermanentKind::Changed => BadClass::ImageMissing,
+                    PermanentKind::TooLarge { .. } => BadClass::ImageTooManyBytes,
+                    PermanentKind::InvalidKey => BadClass::BadReference,
+                };
+                Picture::Bad(class, detail)
+            }
+        })
     }
 
     /// Asks until there is an answer: a fault for now never changes a byte, the trainer waits.

@@ -25,17 +25,16 @@ pub mod stages;
 
 use std::sync::Arc;
 
-use feedmill_arena::{Arena, Budget, Urgency};
+use feedmill_arena::{Arena, Budget, Permit, Urgency};
 use feedmill_protocol::bad::{BadClass, RowStatus};
 use feedmill_protocol::http::{Problem, problem_kind};
-use feedmill_protocol::pipeline::spec::{BadSamplePolicy, TooLongPolicy};
 use feedmill_source::Stores;
 
 use crate::cpu_pool::{CpuPool, Lost};
 use crate::engine::sample::Sample;
 use crate::engine::{Maker, SampleKey};
 use crate::order::RecordId;
-use crate::stream::Stream;
+use crate::stream::{Stream, Verdict};
 
 use bad_log::BadLog;
 use stages::Stages;
@@ -43,9 +42,6 @@ use stages::Stages;
 pub use fetch::SizeGuess;
 pub use read::ReadSample;
 pub use size::SizedSample;
-
-/// So many candidates are tried after the assigned record (preprocessing rules §8).
-pub const MAX_CANDIDATES: u32 = 32;
 
 /// A permanent fault of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,15 +99,8 @@ impl MakeError {
     /// The answer's document.
     #[must_use]
     pub fn problem(&self, position: u64) -> Problem {
-        let problem = |kind: &str, status: u16, title: &str, detail: String| Problem {
-            kind: kind.into(),
-            status,
-            title: title.into(),
-            detail: format!("position {position}: {detail}"),
-            remedy: None,
-            dataset: None,
-            line: None,
-            key: None,
+        let problem = |kind: &str, status: u16, title: &str, detail: String| {
+            Problem::new(kind, status, title, format!("position {position}: {detail}"))
         };
         match self {
             MakeError::Refused { dataset, fault } | MakeError::NoSubstitute { dataset, fault } => {
@@ -191,15 +180,12 @@ impl Maker for SampleMaker {
     async fn make(&self, key: SampleKey, urgency: &Urgency) -> Result<Sample, MakeError> {
         let stream =
             self.streams.get(key.stream).ok_or_else(|| MakeError::Internal("no such stream".into()))?;
-        let epoch = stream.order.epoch(key.position);
-        let assigned = stream.order.assigned(key.position);
+        let assigned = stream.order.assigned(key.position) as i64;
         let mut first: Option<(RecordId, Fault)> = None;
-        for k in 0..=MAX_CANDIDATES {
-            let index = if k == 0 { assigned } else { stream.order.substitute(key.position, k) };
-            let id = stream.order.record(epoch, index);
+        for id in stream.candidates(key.position) {
             let fault = match self.attempt(stream, id, urgency).await {
                 Ok(mut sample) => {
-                    sample.meta.sample_index = assigned as i64;
+                    sample.meta.sample_index = assigned;
                     if let Some((_, fault)) = &first {
                         sample.meta.status = RowStatus::Substituted(fault.class);
                     }
@@ -208,18 +194,15 @@ impl Maker for SampleMaker {
                 Err(Attempt::Failed(error)) => return Err(error),
                 Err(Attempt::Bad(fault)) => fault,
             };
-            self.bad.met(key.stream, id, &stream.datasets[id.dataset].name, &fault);
-            let fails = stream.bad_samples == BadSamplePolicy::Fail
-                || (fault.class == BadClass::TooLong && stream.processor.too_long == TooLongPolicy::Fail);
-            let dataset = || stream.datasets[id.dataset].name.clone();
-            if fails {
-                return Err(MakeError::Refused { dataset: dataset(), fault });
+            let dataset = &stream.datasets[id.dataset].name;
+            self.bad.met(key.stream, id, dataset, &fault);
+            match stream.verdict(fault.class) {
+                Verdict::Fails => return Err(MakeError::Refused { dataset: dataset.clone(), fault }),
+                Verdict::Stub => return Ok(stub(stream, assigned, RowStatus::ZeroLoss(fault.class))),
+                Verdict::Next => {
+                    first.get_or_insert((id, fault));
+                }
             }
-            if stream.bad_samples == BadSamplePolicy::ZeroLoss {
-                let status = RowStatus::ZeroLoss(fault.class);
-                return Ok(stub(stream, assigned as i64, status));
-            }
-            first.get_or_insert((id, fault));
         }
         match first {
             Some((id, fault)) => {
@@ -252,10 +235,9 @@ impl SampleMaker {
         id: RecordId,
         urgency: &Urgency,
     ) -> Result<Sample, Attempt> {
-        let (sized, permits) = self.sized(stream, id, urgency).await?;
-        let sample = self.fill(stream, sized, urgency).await?;
-        drop(permits);
-        Ok(sample)
+        // The permit goes when the pictures' bytes are gone.
+        let (sized, _permit) = self.sized(stream, id, urgency).await?;
+        self.fill(stream, sized, urgency).await
     }
 
     /// Everything up to the sizes: record, pictures' bytes, grids and tokens.
@@ -264,7 +246,7 @@ impl SampleMaker {
         stream: &Arc<Stream>,
         id: RecordId,
         urgency: &Urgency,
-    ) -> Result<(SizedSample, Vec<feedmill_arena::Permit>), Attempt> {
+    ) -> Result<(SizedSample, Option<Permit>), Attempt> {
         let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
         let read = self.pool.run(urgency, move |_| stages.record.time(|| read::read(&of, id))).await??;
         let fetched = self.fetch(stream, &read, urgency).await?;
@@ -273,7 +255,7 @@ impl SampleMaker {
             .pool
             .run(urgency, move |_| stages.size.time(|| size::size(&of, read, fetched.pictures)))
             .await??;
-        Ok((sized, fetched.permits))
+        Ok((sized, fetched.permit))
     }
 
     /// What stands at a position as a person wants to see it: the candidates tried and the one used.
@@ -284,24 +266,34 @@ impl SampleMaker {
         let stream =
             self.streams.get(stream_index).ok_or_else(|| MakeError::Internal("no such stream".into()))?;
         let urgency = Urgency::new(0);
-        let epoch = stream.order.epoch(position);
-        let assigned = stream.order.assigned(position);
-        let mut rejected = Vec::new();
-        for k in 0..=MAX_CANDIDATES {
-            let index = if k == 0 { assigned } else { stream.order.substitute(position, k) };
-            let id = stream.order.record(epoch, index);
+        let mut explained = Explained {
+            epoch: stream.order.epoch(position),
+            assigned: stream.order.assigned(position),
+            rejected: Vec::new(),
+            outcome: Outcome::Fails,
+        };
+        for id in stream.candidates(position) {
             match self.sized(stream, id, &urgency).await {
-                Ok((sample, _permits)) => {
-                    return Ok(Explained { epoch, assigned, rejected, used: Some((id, sample)) });
+                Ok((sample, _permit)) => {
+                    explained.outcome = Outcome::Sample(Box::new(sample));
+                    return Ok(explained);
                 }
                 Err(Attempt::Failed(error)) => return Err(error),
-                Err(Attempt::Bad(fault)) => rejected.push((id, fault)),
-            }
-            if stream.bad_samples != BadSamplePolicy::Substitute {
-                break;
+                Err(Attempt::Bad(fault)) => {
+                    let verdict = stream.verdict(fault.class);
+                    explained.rejected.push((id, fault));
+                    match verdict {
+                        Verdict::Next => {}
+                        Verdict::Stub => {
+                            explained.outcome = Outcome::Stub;
+                            return Ok(explained);
+                        }
+                        Verdict::Fails => return Ok(explained),
+                    }
+                }
             }
         }
-        Ok(Explained { epoch, assigned, rejected, used: None })
+        Ok(explained)
     }
 }
 
@@ -313,6 +305,16 @@ pub struct Explained {
     pub assigned: u64,
     /// Records that could not be used, in the order tried.
     pub rejected: Vec<(RecordId, Fault)>,
-    /// The record that stands there; none when the row is a stub or fails.
-    pub used: Option<(RecordId, SizedSample)>,
+    /// What stands there in the end.
+    pub outcome: Outcome,
+}
+
+/// What stands at a position.
+pub enum Outcome {
+    /// A record.
+    Sample(Box<SizedSample>),
+    /// The row without loss.
+    Stub,
+    /// Nothing: a batch with this position is refused.
+    Fails,
 }

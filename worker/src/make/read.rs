@@ -33,6 +33,17 @@ pub struct ReadSample {
     pub(super) uses: Vec<usize>,
 }
 
+impl ReadSample {
+    /// The key of a picture, or None for one inside the record.
+    #[must_use]
+    pub fn key(&self, source: usize) -> Option<String> {
+        match self.sources.get(source) {
+            Some(PictureSource::Object(uri)) => Some(uri.to_string()),
+            _ => None,
+        }
+    }
+}
+
 pub(super) fn read(stream: &Stream, id: RecordId) -> Result<ReadSample, Attempt> {
     let dataset =
         stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;

@@ -10,7 +10,7 @@ use feedmill_vision::{
     Geometry, Grid, ImageClass, ImageError, ImageHeader, ImageLimits, read_header, smart_resize,
 };
 
-use super::read::{PictureSource, ReadSample};
+use super::read::ReadSample;
 use super::{Attempt, Fault, MakeError};
 use crate::engine::sample::SampleShape;
 use crate::stream::Stream;
@@ -53,15 +53,6 @@ impl SizedSample {
             images: self.sized.len(),
             patches: patches as usize,
             patch_bytes: 3 * (geometry.patch as usize).pow(2),
-        }
-    }
-
-    /// The key of a picture, or None for one inside the record.
-    #[must_use]
-    pub fn key(&self, source: usize) -> Option<String> {
-        match self.read.sources.get(source) {
-            Some(PictureSource::Object(uri)) => Some(uri.to_string()),
-            _ => None,
         }
     }
 
@@ -152,9 +143,6 @@ pub(super) fn picture_fault(read: &ReadSample, source: usize, error: &ImageError
             return Attempt::Failed(MakeError::Internal(error.to_string()));
         }
     };
-    let key = match read.sources.get(source) {
-        Some(PictureSource::Object(uri)) => Some(uri.to_string()),
-        _ => None,
-    };
+    let key = read.key(source);
     Attempt::Bad(Fault { class, line: read.line, key, detail: error.to_string() })
 }

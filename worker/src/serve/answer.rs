@@ -19,28 +19,14 @@ pub(super) fn problem(problem: &Problem) -> Response<Body> {
     response
 }
 
-/// A problem of the request's own.
-pub(super) fn refusal(kind: &str, status: u16, title: &str, detail: impl Into<String>) -> Problem {
-    Problem {
-        kind: kind.into(),
-        status,
-        title: title.into(),
-        detail: detail.into(),
-        remedy: None,
-        dataset: None,
-        line: None,
-        key: None,
-    }
-}
-
 /// 400.
 pub(super) fn bad_request(detail: impl Into<String>) -> Problem {
-    refusal(problem_kind::BAD_REQUEST, 400, "the request makes no sense", detail)
+    Problem::new(problem_kind::BAD_REQUEST, 400, "the request makes no sense", detail)
 }
 
 /// 404.
-pub(super) fn not_found(detail: impl Into<String>) -> Problem {
-    refusal(problem_kind::NOT_FOUND, 404, "there is no such thing here", detail)
+pub(crate) fn not_found(detail: impl Into<String>) -> Problem {
+    Problem::new(problem_kind::NOT_FOUND, 404, "there is no such thing here", detail)
 }
 
 /// JSON of anything that becomes JSON.

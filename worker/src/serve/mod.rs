@@ -5,7 +5,7 @@
 //! ```
 
 /// Answers that say what is wrong.
-mod answer;
+pub(crate) mod answer;
 /// One connection: bounds on what it may hold, and for how long.
 mod connection;
 /// Leased samples become a compact frame, patches by reference.

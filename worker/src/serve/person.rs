@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use feedmill_protocol::http::Problem;
-use feedmill_protocol::pipeline::spec::BadSamplePolicy;
 use feedmill_text::record::{Part, Role};
 use serde_json::{Value, json};
 
 use super::answer::not_found;
 use crate::app::Loaded;
-use crate::make::SizedSample;
+use crate::make::{Outcome, SizedSample};
 use crate::stream::Stream;
 
 /// What stands at a position, in words.
@@ -35,12 +34,15 @@ pub(crate) async fn sample(loaded: &Loaded, stream_name: &str, position: u64) ->
             })
         })
         .collect();
-    let status = match (&explained.used, stream.bad_samples) {
-        (Some(_), _) if explained.rejected.is_empty() => "ok",
-        (Some(_), _) => "substituted",
-        (None, BadSamplePolicy::ZeroLoss) => "zero_loss",
-        // The policy says so, or none of the candidates can be used either.
-        (None, BadSamplePolicy::Fail | BadSamplePolicy::Substitute) => "fails",
+    let status = match &explained.outcome {
+        Outcome::Sample(_) if explained.rejected.is_empty() => "ok",
+        Outcome::Sample(_) => "substituted",
+        Outcome::Stub => "zero_loss",
+        Outcome::Fails => "fails",
+    };
+    let sample = match &explained.outcome {
+        Outcome::Sample(sample) => Some(described(stream, sample)),
+        Outcome::Stub | Outcome::Fails => None,
     };
     Ok(json!({
         "stream": stream.name,
@@ -50,7 +52,7 @@ pub(crate) async fn sample(loaded: &Loaded, stream_name: &str, position: u64) ->
         "sample_index": explained.assigned,
         "status": status,
         "rejected": rejected,
-        "sample": explained.used.map(|(_, sample)| described(stream, &sample)),
+        "sample": sample,
     }))
 }
 
@@ -81,7 +83,7 @@ fn described(stream: &Arc<Stream>, sample: &SizedSample) -> Value {
             let (width, height) = header.oriented_size(&stream.processor.colors);
             let (resized_height, resized_width) = picture.resized;
             json!({
-                "key": sample.key(picture.source),
+                "key": read.key(picture.source),
                 "format": header.format().as_str(),
                 "bytes": sample.picture_bytes(picture.source),
                 "width": width,

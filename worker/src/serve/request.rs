@@ -8,7 +8,7 @@ use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
 use http::HeaderMap;
 
-use super::answer::{bad_request, not_found, refusal};
+use super::answer::{bad_request, not_found};
 use super::padded::PADDED_TENSORS;
 use crate::app::Loaded;
 use crate::engine::EngineError;
@@ -139,7 +139,7 @@ pub(crate) async fn range_samples(
             range.len(),
             loaded.max_range
         );
-        return Err(refusal(problem_kind::TOO_LARGE, 413, "the range is too large", detail));
+        return Err(Problem::new(problem_kind::TOO_LARGE, 413, "the range is too large", detail));
     }
     let end = stop.map_or(range.end(), |stop| range.end().min(stop)).max(range.start());
     let mut rows = if end > range.start() {
@@ -159,11 +159,11 @@ pub(crate) async fn range_samples(
 fn engine_problem(error: &EngineError<MakeError>) -> Problem {
     match error {
         EngineError::Full(_) => {
-            refusal(problem_kind::FULL, 503, "too much is waiting here", error.to_string())
+            Problem::new(problem_kind::FULL, 503, "too much is waiting here", error.to_string())
         }
         EngineError::TooLarge { .. } => Problem {
             remedy: Some("ask for fewer samples at once, or raise cache.sharedMemory".into()),
-            ..refusal(problem_kind::TOO_LARGE, 413, "the range is too large", error.to_string())
+            ..Problem::new(problem_kind::TOO_LARGE, 413, "the range is too large", error.to_string())
         },
         EngineError::Sample { position, error } => error.problem(*position),
     }

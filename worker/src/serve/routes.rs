@@ -17,7 +17,7 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, json};
 
-use super::answer::{self, bad_request, not_found, refusal};
+use super::answer::{self, bad_request, not_found};
 use super::connection::Leases;
 use super::frame::{self, ChunkBody, Keep};
 use super::padded::{PaddedModel, Pieces};
@@ -42,7 +42,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route(PATH_METRICS, get(metrics))
         .method_not_allowed_fallback(|| async {
             let detail = "this path does not answer this method";
-            answer::problem(&refusal(problem_kind::BAD_REQUEST, 405, "wrong method", detail))
+            answer::problem(&Problem::new(problem_kind::BAD_REQUEST, 405, "wrong method", detail))
         })
         .fallback(|| async { answer::problem(&not_found("no such path; see /v1/plan and /v1/status")) })
         .with_state(app)
@@ -54,9 +54,9 @@ fn loaded(app: &App) -> Result<&Loaded, Problem> {
         (WorkerState::Ready, Some(loaded)) => Ok(loaded),
         (WorkerState::Draining, _) => {
             let detail = "ask another worker";
-            Err(refusal(problem_kind::DRAINING, 503, "this worker is draining", detail))
+            Err(Problem::new(problem_kind::DRAINING, 503, "this worker is draining", detail))
         }
-        _ => Err(refusal(problem_kind::NOT_READY, 503, "this worker is starting", app.doing())),
+        _ => Err(Problem::new(problem_kind::NOT_READY, 503, "this worker is starting", app.doing())),
     }
 }
 
@@ -98,7 +98,7 @@ async fn answer_batch(
         );
         return Err(Problem {
             remedy: Some("restore the pipeline and its data, or accept the new plan deliberately".into()),
-            ..refusal(problem_kind::OTHER_PLAN, 409, "the plans differ", detail)
+            ..Problem::new(problem_kind::OTHER_PLAN, 409, "the plans differ", detail)
         });
     }
     let samples = range_samples(loaded, name, asked.range, asked.stop, asked.need, &asked.job).await?;
@@ -232,7 +232,7 @@ async fn report(State(app): Shared, request: Request) -> Response<Body> {
             return Ok(());
         }
         let detail = "too many ranks report here";
-        Err(refusal(problem_kind::FULL, 503, "no room for another rank", detail))
+        Err(Problem::new(problem_kind::FULL, 503, "no room for another rank", detail))
     };
     match kept.await {
         Ok(()) => {

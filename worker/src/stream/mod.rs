@@ -12,15 +12,19 @@ mod processor;
 
 use std::sync::Arc;
 
-use feedmill_protocol::pipeline::spec::{BadSamplePolicy, LimitsSpec, Purpose};
+use feedmill_protocol::bad::BadClass;
+use feedmill_protocol::pipeline::spec::{BadSamplePolicy, LimitsSpec, Purpose, TooLongPolicy};
 use feedmill_protocol::pipeline::validated::{ValidatedPipeline, ValidatedStream};
 use feedmill_protocol::plan::{Plan, PlanDigest};
 use feedmill_source::{ManifestSettings, Progress, Stores};
 
-use crate::order::{Order, OrderError, Share};
+use crate::order::{Order, OrderError, RecordId, Share};
 
 pub use dataset::{Dataset, DatasetError};
 pub use processor::{Processor, ProcessorError};
+
+/// So many candidates are tried after the assigned record (preprocessing rules §8).
+pub const MAX_CANDIDATES: u32 = 32;
 
 /// A stream, ready to be read.
 pub struct Stream {
@@ -42,6 +46,44 @@ pub struct Stream {
     pub plan: Plan,
     /// The digest over the plan.
     pub digest: PlanDigest,
+}
+
+/// What a bad record means for its position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The next candidate is tried.
+    Next,
+    /// The row without loss stands there.
+    Stub,
+    /// The position cannot be had.
+    Fails,
+}
+
+impl Stream {
+    /// What a record that is bad by this class means for its position.
+    #[must_use]
+    pub fn verdict(&self, class: BadClass) -> Verdict {
+        match self.bad_samples {
+            _ if class == BadClass::TooLong && self.processor.too_long == TooLongPolicy::Fail => {
+                Verdict::Fails
+            }
+            BadSamplePolicy::Fail => Verdict::Fails,
+            BadSamplePolicy::ZeroLoss => Verdict::Stub,
+            BadSamplePolicy::Substitute => Verdict::Next,
+        }
+    }
+
+    /// The records that may stand at a position, in the order in which they are tried.
+    pub fn candidates(&self, position: u64) -> impl Iterator<Item = RecordId> {
+        let epoch = self.order.epoch(position);
+        (0..=MAX_CANDIDATES).map(move |k| {
+            let index = match k {
+                0 => self.order.assigned(position),
+                _ => self.order.substitute(position, k),
+            };
+            self.order.record(epoch, index)
+        })
+    }
 }
 
 /// Why streams cannot be read. All of these need a person.
