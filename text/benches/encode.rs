@@ -121,15 +121,17 @@ fn main() {
     .expect("built-in template");
 
     let records: Vec<Vec<u8>> = (0..RECORDS).map(record).collect();
-    let conversations: Vec<_> =
-        records.iter().map(|record| parse_record(record, RecordShape::Messages).expect("record")).collect();
+    let conversations: Vec<_> = records
+        .iter()
+        .map(|record| parse_record(record, &RecordShape::Messages.into()).expect("record"))
+        .collect();
     let per_record = |times: Vec<f64>| median(times) * 1e6 / (REPEATS * RECORDS) as f64;
     let parse_us = per_record(
         (0..ROUNDS)
             .map(|_| {
                 seconds(|| {
                     for record in records.iter().cycle().take(REPEATS * RECORDS) {
-                        black_box(parse_record(record, RecordShape::Messages).expect("record"));
+                        black_box(parse_record(record, &RecordShape::Messages.into()).expect("record"));
                     }
                 })
                 .0

@@ -1,4 +1,7 @@
-//! Takes one line of a manifest, gives a [`Conversation`]: messages of text and images, in one internal form.
+//! Takes one record of a data set, gives a [`Conversation`]: messages of text and images, in one internal form.
+//!
+//! A record is a [`Row`], columns with values: one line of JSONL ([`parse_line`]), or a row of a table that has columns
+//! of bytes. [`read_row`] reads it by the data set's [`RecordRules`].
 //!
 //! Two shapes are read: *conversations* (LLaVA, ShareGPT4V, the Qwen demo, ShareGPT columns) and *messages* (OpenAI, and
 //! messages with a column of images). Text is kept verbatim. Whatever would change the sample and is not supported makes
@@ -9,42 +12,22 @@ mod error;
 mod json;
 mod message;
 mod reference;
+mod row;
+mod shape;
 #[cfg(test)]
 mod tests;
 
 pub use error::{RecordError, ShapeError};
-pub use reference::ImageReference;
+pub use reference::{ImageReference, RecordImage};
+pub use row::{Row, parse_line};
+pub use shape::{RecordRules, RecordShape, detect_shape, detect_shape_of_rows};
 
-use serde::{Deserialize, Serialize};
+use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use assemble::{Column, assemble};
 use message::RawMessage;
-
-/// How a data set's records look. One per data set, never guessed per record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum RecordShape {
-    /// A list under `conversations`, images under `image` or `images`, `<image>` placeholders in the text.
-    Conversations,
-    /// A list under `messages`: images as content parts, or under `images` with `<image>` placeholders in the text.
-    Messages,
-}
-
-impl RecordShape {
-    fn key(self) -> &'static str {
-        match self {
-            RecordShape::Conversations => "conversations",
-            RecordShape::Messages => "messages",
-        }
-    }
-
-    fn other(self) -> Self {
-        match self {
-            RecordShape::Conversations => RecordShape::Messages,
-            RecordShape::Messages => RecordShape::Conversations,
-        }
-    }
-}
+use reference::ReferenceReader;
 
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -115,37 +98,13 @@ pub struct Conversation {
     /// The turns; a trailing user turn is already dropped.
     pub messages: Vec<Message>,
     /// Where the images are, in the order in which they stand in the messages.
-    pub images: Vec<ImageReference>,
+    pub images: Vec<RecordImage>,
     /// Tool descriptions as the record has them; empty if there are none.
     pub tools: Vec<Value>,
     /// User turns dropped from the end because nothing answers them.
     pub dropped_trailing_user: u32,
     /// Assistant turns without text and tool calls; only their end is learnt.
     pub empty_assistant: u32,
-}
-
-/// Tells the shape from a data set's first records: the one that most of them have. Lines that are no JSON objects do
-/// not vote.
-pub fn detect_shape<'a>(first_records: impl Iterator<Item = &'a [u8]>) -> Result<RecordShape, ShapeError> {
-    let (mut records, mut conversations, mut messages) = (0, 0, 0);
-    for line in first_records {
-        records += 1;
-        let Ok(Value::Object(fields)) = json::parse(line) else {
-            continue;
-        };
-        let has = |shape: RecordShape| fields.get(shape.key()).is_some_and(Value::is_array);
-        match (has(RecordShape::Conversations), has(RecordShape::Messages)) {
-            (true, false) => conversations += 1,
-            (false, true) => messages += 1,
-            _ => {}
-        }
-    }
-    match conversations.cmp(&messages) {
-        std::cmp::Ordering::Greater => Ok(RecordShape::Conversations),
-        std::cmp::Ordering::Less => Ok(RecordShape::Messages),
-        std::cmp::Ordering::Equal if conversations == 0 => Err(ShapeError::Unknown { records }),
-        std::cmp::Ordering::Equal => Err(ShapeError::Mixed { conversations, messages }),
-    }
 }
 
 /// Keys that name content of another kind, at any level.
@@ -156,12 +115,22 @@ const OTHER_MODALITIES: [&str; 8] =
 const SIZE_FIELDS: [&str; 6] =
     ["min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width", "nframes"];
 
-/// Reads one line. Memory is bounded by the line's length times a small factor.
-pub fn parse_record(line: &[u8], shape: RecordShape) -> Result<Conversation, RecordError> {
-    let value = json::parse(line).map_err(RecordError::MalformedJson)?;
-    let Value::Object(mut fields) = value else {
-        return Err(wrong("a record is a json object"));
-    };
+/// Reads one line of JSONL: [`parse_line`] and [`read_row`]. Memory is bounded by the line's length times a small factor.
+///
+/// # Errors
+/// See [`RecordError`].
+pub fn parse_record(line: &[u8], rules: &RecordRules) -> Result<Conversation, RecordError> {
+    read_row(parse_line(line)?, rules)
+}
+
+/// Reads one record by the data set's rules.
+///
+/// # Errors
+/// See [`RecordError`].
+pub fn read_row(row: Row, rules: &RecordRules) -> Result<Conversation, RecordError> {
+    let Row { mut fields, blobs } = row;
+    let shape = rules.shape;
+    let mut references = ReferenceReader::new(&blobs);
     refuse_unsupported(&fields)?;
     for field in ["loss", "weight", "functions", "function_call"] {
         if is_set(fields.get(field)) {
@@ -180,10 +149,9 @@ pub fn parse_record(line: &[u8], shape: RecordShape) -> Result<Conversation, Rec
     if list.is_empty() {
         return Err(wrong("the conversation is empty"));
     }
-    let column = read_column(&fields, shape)?;
+    let column = read_column(&fields, shape, &blobs)?;
     let tools = read_tools(fields.remove("tools"))?;
     let mut messages = Vec::with_capacity(list.len() + 1);
-    let mut images_seen = 0;
     match fields.remove("system") {
         None | Some(Value::Null) => {}
         Some(Value::String(text)) if text.is_empty() => {}
@@ -191,7 +159,7 @@ pub fn parse_record(line: &[u8], shape: RecordShape) -> Result<Conversation, Rec
         Some(_) => return Err(wrong("system is not a string")),
     }
     for (index, entry) in list.into_iter().enumerate() {
-        let message = RawMessage::from_json(entry, index, &mut images_seen)?;
+        let message = RawMessage::from_json(entry, index, &mut references)?;
         if index == 0 && message.role == Role::System && !messages.is_empty() {
             return Err(wrong("system is set and a system message stands first"));
         }
@@ -235,25 +203,26 @@ fn refuse_unsupported(fields: &Map<String, Value>) -> Result<(), RecordError> {
 }
 
 /// The images at the top of the record.
-fn read_column(fields: &Map<String, Value>, shape: RecordShape) -> Result<Column, RecordError> {
+fn read_column(
+    fields: &Map<String, Value>,
+    shape: RecordShape,
+    blobs: &[Bytes],
+) -> Result<Column, RecordError> {
     let (image, images) = (fields.get("image"), fields.get("images"));
     if is_set(image) && is_set(images) {
         return Err(wrong("both image and images are set"));
     }
     let value = if is_set(image) { image } else { images };
-    let references = match value {
-        Some(value) if is_set(Some(value)) => match value {
-            Value::Array(items) => items
-                .iter()
-                .enumerate()
-                .map(|(index, item)| ImageReference::from_json(item, index))
-                .collect::<Result<_, _>>()?,
-            one => vec![ImageReference::from_json(one, 0)?],
-        },
+    let mut reader = ReferenceReader::new(blobs);
+    let found = match value {
+        Some(Value::Array(items)) => {
+            items.iter().map(|item| reader.read(item).map(RecordImage::from)).collect::<Result<_, _>>()?
+        }
+        Some(one) if is_set(Some(one)) => vec![reader.read(one)?.into()],
         _ => Vec::new(),
     };
     Ok(Column {
-        references,
+        images: found,
         // OpenAI records have no column, and in them `<image>` is just text.
         placeholders: shape == RecordShape::Conversations || image.is_some() || images.is_some(),
     })

@@ -133,7 +133,7 @@ fn compare_all(processor: &TextProcessor, expected: impl Fn(&Sample) -> &Row) ->
             let lines = manifests
                 .entry(manifest.clone())
                 .or_insert_with(|| lines(&format!("manifests/{manifest}.jsonl")));
-            let conversation = parse_record(&lines[line - 1], shape(manifest)).unwrap();
+            let conversation = parse_record(&lines[line - 1], &shape(manifest).into()).unwrap();
             assert_eq!(conversation.id.as_deref(), Some(sample.id.as_str()));
             let encoded = processor.encode(&conversation, &sample.tokens_per_image()).unwrap();
             assert_row(&format!("{} in {manifest}", sample.id), &encoded, expected(sample));
@@ -162,7 +162,7 @@ fn a_json_array_of_records_gives_the_same_rows_as_lines() {
             continue;
         };
         let record = serde_json::to_vec(&records[line - 1]).unwrap();
-        let conversation = parse_record(&record, RecordShape::Conversations).unwrap();
+        let conversation = parse_record(&record, &RecordShape::Conversations.into()).unwrap();
         let encoded = keep_content().encode(&conversation, &sample.tokens_per_image()).unwrap();
         assert_row(&sample.id, &encoded, sample.kept());
         compared += 1;
@@ -180,7 +180,7 @@ fn without_sanitizing_the_ids_are_hugging_faces_own() {
             continue;
         };
         let line = &lines[sample.manifests["openai"] - 1];
-        let conversation = parse_record(line, RecordShape::Messages).unwrap();
+        let conversation = parse_record(line, &RecordShape::Messages.into()).unwrap();
         let encoded = processor.encode(&conversation, &sample.tokens_per_image()).unwrap();
         assert_eq!(&encoded.tokens, expected, "{}", sample.id);
         compared += 1;
@@ -250,7 +250,7 @@ fn faulty_lines_are_refused_by_class_and_good_lines_between_them_are_not_touched
             Some(_) => RecordShape::Messages,
         };
         let name = format!("{manifest} line {}", line.line);
-        let parsed = parse_record(&lines(manifest)[line.line - 1], shape);
+        let parsed = parse_record(&lines(manifest)[line.line - 1], &shape.into());
         match (&line.outcome, line.level.as_deref()) {
             (Outcome::Ok, _) => {
                 let sample = sample(line.same_as.as_deref().unwrap());
@@ -261,7 +261,7 @@ fn faulty_lines_are_refused_by_class_and_good_lines_between_them_are_not_touched
             // Found when the image is fetched or decoded, or, for a path, resolved.
             (Outcome::Error, Some("image")) => assert!(parsed.is_ok(), "{name}"),
             (Outcome::Error, _) if line.why.as_deref() == Some("path leaves the root") => {
-                assert_eq!(parsed.unwrap().images, [ImageReference::Path("../secret.png".into())]);
+                assert_eq!(parsed.unwrap().images, [ImageReference::Path("../secret.png".into()).into()]);
             }
             (Outcome::Error, _) => {
                 let error = parsed.expect_err(&name);
@@ -296,7 +296,7 @@ fn one_sample_said_in_several_forms_gives_the_same_row() {
         };
         assert_eq!(detected, Ok(shape));
         for form in forms {
-            let conversation = parse_record(&lines[form.line - 1], shape).unwrap();
+            let conversation = parse_record(&lines[form.line - 1], &shape.into()).unwrap();
             let sample = sample(&form.same_as);
             let encoded = keep_content().encode(&conversation, &sample.tokens_per_image()).unwrap();
             assert_row(&form.what, &encoded, sample.kept());
@@ -330,7 +330,7 @@ fn batches_hold_the_tokens_and_masks_of_their_samples() {
     let row = |processor: &TextProcessor, id: &String| {
         let sample = sample(id);
         let line = &openai[sample.manifests["openai"] - 1];
-        let conversation = parse_record(line, RecordShape::Messages).unwrap();
+        let conversation = parse_record(line, &RecordShape::Messages.into()).unwrap();
         processor.encode(&conversation, &sample.tokens_per_image()).unwrap()
     };
     let mut kept_files = 0;

@@ -173,7 +173,7 @@ fn report_streams(loaded: &Loaded) {
             tracing::info!(
                 dataset = dataset.name,
                 records = dataset.manifest.len(),
-                shape = ?dataset.shape,
+                shape = ?dataset.rules.shape,
                 detected = dataset.shape_detected,
                 missing_images_look_like = ?dataset.missing,
                 "data set"

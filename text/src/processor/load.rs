@@ -246,7 +246,7 @@ fn probe(messages: Vec<Message>) -> Conversation {
         .iter()
         .flat_map(|message| &message.parts)
         .filter(|part| matches!(part, Part::Image(_)))
-        .map(|_| ImageReference::Path("probe".into()))
+        .map(|_| ImageReference::Path("probe".into()).into())
         .collect();
     Conversation {
         id: None,

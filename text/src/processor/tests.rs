@@ -100,7 +100,7 @@ fn qwen3() -> &'static TextProcessor {
 }
 
 fn record(record: Value) -> Conversation {
-    parse_record(&serde_json::to_vec(&record).unwrap(), RecordShape::Messages).unwrap()
+    parse_record(&serde_json::to_vec(&record).unwrap(), &RecordShape::Messages.into()).unwrap()
 }
 
 /// The whole text of a row, and its learnt stretches.
@@ -465,7 +465,7 @@ fn conversation(user: &[String], assistant: &str, tool: &str, name: &str) -> Con
             text(Role::Tool, &[tool.to_owned()]),
             text(Role::Assistant, &[assistant.to_owned()]),
         ],
-        images: vec![ImageReference::Path("a".into())],
+        images: vec![ImageReference::Path("a".into()).into()],
         tools: vec![json!({"name": name, "description": tool})],
         dropped_trailing_user: 0,
         empty_assistant: 0,

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::error::RecordError;
 use super::message::{RawMessage, RawPart};
-use super::reference::ImageReference;
+use super::reference::RecordImage;
 use super::{Conversation, Message, Part, Role};
 
 /// Stands in text where an image belongs.
@@ -15,7 +15,7 @@ const OTHER_PLACEHOLDERS: [&str; 2] = ["<video>", "<audio>"];
 
 /// The images at the top of a record.
 pub(super) struct Column {
-    pub references: Vec<ImageReference>,
+    pub images: Vec<RecordImage>,
     /// Whether `<image>` in text stands for an image of the column.
     pub placeholders: bool,
 }
@@ -38,9 +38,9 @@ pub(super) fn assemble(
         .filter(|part| matches!(part, RawPart::Image(_)))
         .count();
     let (mut messages, mut images) = if image_parts > 0 {
-        match_parts(raw, column.references, image_parts)?
+        match_parts(raw, column.images, image_parts)?
     } else if column.placeholders {
-        match_placeholders(raw, column.references)?
+        match_placeholders(raw, column.images)?
     } else {
         (raw.into_iter().map(|raw| plain(raw).0).collect(), Vec::new())
     };
@@ -89,7 +89,7 @@ fn refuse_other_placeholders(message: &RawMessage) -> Result<(), RecordError> {
 }
 
 /// A message whose text holds no placeholders, and its image parts' references in order.
-fn plain(raw: RawMessage) -> (Message, Vec<Option<ImageReference>>) {
+fn plain(raw: RawMessage) -> (Message, Vec<Option<RecordImage>>) {
     let mut references = Vec::new();
     let mut parts = Vec::with_capacity(raw.parts.len());
     for part in raw.parts {
@@ -109,9 +109,9 @@ fn plain(raw: RawMessage) -> (Message, Vec<Option<ImageReference>>) {
 /// Images are parts of messages: each with its own reference, or all taken from the column in order.
 fn match_parts(
     raw: Vec<RawMessage>,
-    column: Vec<ImageReference>,
+    column: Vec<RecordImage>,
     image_parts: usize,
-) -> Result<(Vec<Message>, Vec<ImageReference>), RecordError> {
+) -> Result<(Vec<Message>, Vec<RecordImage>), RecordError> {
     let from_column = !column.is_empty();
     if from_column && column.len() != image_parts {
         return Err(RecordError::PlaceholderMismatch { placeholders: image_parts, images: column.len() });
@@ -154,8 +154,8 @@ fn match_parts(
 /// Images are a column, and `<image>` in user and tool text says where each stands.
 fn match_placeholders(
     raw: Vec<RawMessage>,
-    images: Vec<ImageReference>,
-) -> Result<(Vec<Message>, Vec<ImageReference>), RecordError> {
+    images: Vec<RecordImage>,
+) -> Result<(Vec<Message>, Vec<RecordImage>), RecordError> {
     let count = |roles: &[Role]| -> usize {
         raw.iter()
             .filter(|message| roles.contains(&message.role))

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::error::RecordError;
-use super::reference::ImageReference;
+use super::reference::{RecordImage, ReferenceReader};
 use super::{Role, is_set, json, refuse_inexact_numbers, refuse_unsupported, wrong};
 
 /// A stretch of a message before images are matched.
@@ -11,7 +11,7 @@ pub(super) enum RawPart {
     /// Text, maybe with placeholders, maybe empty.
     Text(String),
     /// An image part, with its own reference or to be taken from the column.
-    Image(Option<ImageReference>),
+    Image(Option<RecordImage>),
 }
 
 /// A message before images are matched.
@@ -35,11 +35,11 @@ impl RawMessage {
         }
     }
 
-    /// Reads `{role, content}` or `{from, value}`. `message` is its index and `images_seen` counts images, for errors.
+    /// Reads `{role, content}` or `{from, value}`. `message` is its index, for errors.
     pub(super) fn from_json(
         entry: Value,
         message: usize,
-        images_seen: &mut usize,
+        references: &mut ReferenceReader<'_>,
     ) -> Result<Self, RecordError> {
         let Value::Object(mut fields) = entry else {
             return Err(wrong("a message is not an object"));
@@ -88,7 +88,7 @@ impl RawMessage {
         let (parts, listed) = match content {
             Some(Value::String(text)) => (vec![RawPart::Text(text)], false),
             Some(Value::Array(items)) => {
-                (items.into_iter().map(|item| read_part(item, images_seen)).collect::<Result<_, _>>()?, true)
+                (items.into_iter().map(|item| read_part(item, references)).collect::<Result<_, _>>()?, true)
             }
             None | Some(Value::Null) if !tool_calls.is_empty() => (Vec::new(), false),
             _ => return Err(wrong("content is neither a string nor a list of parts")),
@@ -150,7 +150,7 @@ fn read_function_call(text: &str) -> Result<Vec<Value>, RecordError> {
 }
 
 /// One content part. Its kind is its `type`, or, without one, the only key that says it.
-fn read_part(part: Value, images_seen: &mut usize) -> Result<RawPart, RecordError> {
+fn read_part(part: Value, references: &mut ReferenceReader<'_>) -> Result<RawPart, RecordError> {
     let Value::Object(mut fields) = part else {
         return Err(wrong("a content part is not an object"));
     };
@@ -194,9 +194,7 @@ fn read_part(part: Value, images_seen: &mut usize) -> Result<RawPart, RecordErro
                 }
                 other => other,
             };
-            let image = *images_seen;
-            *images_seen += 1;
-            ImageReference::from_json(&url, image).map(|reference| RawPart::Image(Some(reference)))
+            references.read(&url).map(|reference| RawPart::Image(Some(reference.into())))
         }
         _ => Err(RecordError::UnsupportedModality { what: "a content part of unknown type" }),
     }

@@ -4,17 +4,33 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde_json::Value;
 
 use super::error::RecordError;
+use super::row::Row;
 
 /// Where an image's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageReference {
     /// As written in the record: relative path, absolute path, `s3://`, `file://`, `http(s)://`. Never empty, no NUL.
     Path(String),
-    /// The bytes of the image file, from a `data:` URI, bare base64 or a `{bytes}` struct. Never empty.
-    Inline(Vec<u8>),
+    /// The bytes of the image file, from a `data:` URI, bare base64, a `{bytes}` struct or a blob of the row. Never
+    /// empty.
+    Inline(Bytes),
+}
+
+/// An image of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordImage {
+    /// Where its bytes are.
+    pub reference: ImageReference,
+}
+
+impl From<ImageReference> for RecordImage {
+    fn from(reference: ImageReference) -> Self {
+        Self { reference }
+    }
 }
 
 /// Bare base64 shorter than this is taken for a path: no image file is that small.
@@ -23,12 +39,27 @@ const SHORTEST_BARE_BASE64: usize = 64;
 /// First bytes of the image types that bare base64 may hold.
 const MAGIC: [&[u8]; 6] = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"II*\0", b"MM\0*"];
 
-impl ImageReference {
-    /// Reads a string or a `{path}` / `{bytes}` struct. `image` is its index in the record, for the error.
-    pub(super) fn from_json(value: &Value, image: usize) -> Result<Self, RecordError> {
+/// Reads a record's image references one after another, and counts them for errors.
+pub(super) struct ReferenceReader<'r> {
+    blobs: &'r [Bytes],
+    seen: usize,
+}
+
+impl<'r> ReferenceReader<'r> {
+    pub(super) fn new(blobs: &'r [Bytes]) -> Self {
+        Self { blobs, seen: 0 }
+    }
+
+    /// Reads a string, a blob or a struct of `{path}` / `{bytes}`; bytes win when both are set.
+    pub(super) fn read(&mut self, value: &Value) -> Result<ImageReference, RecordError> {
+        let image = self.seen;
+        self.seen += 1;
         let bad = |why| RecordError::BadReference { image, why };
+        if let Some(bytes) = self.blob(value, image)? {
+            return Ok(bytes);
+        }
         match value {
-            Value::String(text) => Self::from_text(text, image),
+            Value::String(text) => ImageReference::from_text(text, image),
             Value::Object(fields) => {
                 if ["offset", "length"]
                     .iter()
@@ -38,7 +69,7 @@ impl ImageReference {
                 }
                 match fields.get("bytes") {
                     None | Some(Value::Null) => match fields.get("path") {
-                        Some(Value::String(path)) => Self::from_text(path, image),
+                        Some(Value::String(path)) => ImageReference::from_text(path, image),
                         _ => Err(bad("the struct has neither path nor bytes")),
                     },
                     Some(Value::String(text)) => decode(text, image),
@@ -47,15 +78,27 @@ impl ImageReference {
                             .iter()
                             .map(|item| item.as_u64().and_then(|byte| u8::try_from(byte).ok()))
                             .collect();
-                        inline(bytes.ok_or(bad("bytes is not a list of 0..255"))?, image)
+                        inline(bytes.ok_or(bad("bytes is not a list of 0..255"))?.into(), image)
                     }
-                    Some(_) => Err(bad("bytes is neither base64 nor a list")),
+                    Some(value) => self.blob(value, image)?.ok_or(bad("bytes is neither base64 nor a list")),
                 }
             }
             _ => Err(bad("it is neither a string nor a struct")),
         }
     }
 
+    /// The row's blob, if `value` stands for one.
+    fn blob(&self, value: &Value, image: usize) -> Result<Option<ImageReference>, RecordError> {
+        let Some(index) = Row::blob_index(value) else { return Ok(None) };
+        let bytes = self
+            .blobs
+            .get(index)
+            .ok_or(RecordError::BadReference { image, why: "the row has no such bytes" })?;
+        inline(bytes.clone(), image).map(Some)
+    }
+}
+
+impl ImageReference {
     fn from_text(text: &str, image: usize) -> Result<Self, RecordError> {
         let bad = |why| RecordError::BadReference { image, why };
         if text.is_empty() {
@@ -75,7 +118,7 @@ impl ImageReference {
             && let Ok(bytes) = STANDARD.decode(text)
             && is_image(&bytes)
         {
-            return Ok(Self::Inline(bytes));
+            return Ok(Self::Inline(bytes.into()));
         }
         Ok(Self::Path(text.to_owned()))
     }
@@ -99,10 +142,10 @@ fn decode(text: &str, image: usize) -> Result<ImageReference, RecordError> {
     let bytes = STANDARD
         .decode(text)
         .map_err(|_| RecordError::BadReference { image, why: "it is not valid base64" })?;
-    inline(bytes, image)
+    inline(bytes.into(), image)
 }
 
-fn inline(bytes: Vec<u8>, image: usize) -> Result<ImageReference, RecordError> {
+fn inline(bytes: Bytes, image: usize) -> Result<ImageReference, RecordError> {
     if bytes.is_empty() {
         return Err(RecordError::BadReference { image, why: "it holds no bytes" });
     }

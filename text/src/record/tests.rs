@@ -5,7 +5,7 @@ use super::*;
 use crate::fault::FaultClass;
 
 fn parse(shape: RecordShape, record: Value) -> Result<Conversation, RecordError> {
-    parse_record(&serde_json::to_vec(&record).unwrap(), shape)
+    parse_record(&serde_json::to_vec(&record).unwrap(), &shape.into())
 }
 
 fn conversations(record: Value) -> Result<Conversation, RecordError> {
@@ -24,8 +24,12 @@ fn text(text: &str) -> Part {
     Part::Text(text.to_owned())
 }
 
-fn path(path: &str) -> ImageReference {
+fn reference(path: &str) -> ImageReference {
     ImageReference::Path(path.to_owned())
+}
+
+fn path(path: &str) -> RecordImage {
+    reference(path).into()
 }
 
 #[test]
@@ -214,9 +218,9 @@ fn images_in_answers_and_instructions_are_refused() {
 
 #[test]
 fn references_are_paths_or_bytes() {
-    let read = |value: Value| ImageReference::from_json(&value, 0);
-    let png =
-        b"\x89PNG\r\n\x1a\n and sixty bytes more, so that it is taken for a picture of its own".to_vec();
+    let read = |value: Value| ReferenceReader::new(&[]).read(&value);
+    let png: &[u8] = b"\x89PNG\r\n\x1a\n and sixty bytes more, so that it is taken for a picture of its own";
+    let png = Bytes::from_static(png);
     let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &png);
     assert_eq!(read(json!(encoded)).unwrap(), ImageReference::Inline(png.clone()));
     assert_eq!(
@@ -224,11 +228,11 @@ fn references_are_paths_or_bytes() {
         ImageReference::Inline(png.clone())
     );
     assert_eq!(read(json!({"bytes": encoded, "path": "a"})).unwrap(), ImageReference::Inline(png));
-    assert_eq!(read(json!({"bytes": [1, 2]})).unwrap(), ImageReference::Inline(vec![1, 2]));
-    assert_eq!(read(json!({"bytes": null, "path": "a/../b"})).unwrap(), path("a/../b"));
+    assert_eq!(read(json!({"bytes": [1, 2]})).unwrap(), ImageReference::Inline(vec![1, 2].into()));
+    assert_eq!(read(json!({"bytes": null, "path": "a/../b"})).unwrap(), reference("a/../b"));
     // Long names that are valid base64 and no picture stay names.
     let name = "a".repeat(80);
-    assert_eq!(read(json!(name)).unwrap(), path(&name));
+    assert_eq!(read(json!(name)).unwrap(), reference(&name));
     for bad in [
         json!(""),
         json!("a\0b"),
@@ -244,6 +248,42 @@ fn references_are_paths_or_bytes() {
     ] {
         assert_eq!(read(bad).unwrap_err().class(), FaultClass::BadReference);
     }
+}
+
+#[test]
+fn bytes_of_a_row_stand_wherever_a_reference_may() {
+    let blobs = vec![Bytes::from_static(b"one"), Bytes::from_static(b"two"), Bytes::new()];
+    let row = |fields: Value| {
+        let Value::Object(fields) = fields else { panic!("an object") };
+        Row { fields, blobs: blobs.clone() }
+    };
+    let read = |image: Value| {
+        let row = row(
+            json!({"images": [image], "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}),
+        );
+        read_row(row, &RecordShape::Conversations.into())
+            .map(|conversation| conversation.images[0].reference.clone())
+    };
+    let inline = |bytes: &'static [u8]| ImageReference::Inline(Bytes::from_static(bytes));
+    assert_eq!(read(Row::blob_reference(1)).unwrap(), inline(b"two"));
+    assert_eq!(read(json!({"bytes": Row::blob_reference(0), "path": "x.jpg"})).unwrap(), inline(b"one"));
+    assert_eq!(read(json!({"bytes": null, "path": "x.jpg"})).unwrap(), reference("x.jpg"));
+    for bad in [
+        Row::blob_reference(2),
+        Row::blob_reference(3),
+        json!({"bytes": Row::blob_reference(3), "path": "x.jpg"}),
+    ] {
+        assert_eq!(read(bad).unwrap_err().class(), FaultClass::BadReference);
+    }
+    let part = json!({"messages": [
+        {"role": "user", "content": [{"type": "image", "image": Row::blob_reference(1)}]},
+        {"role": "assistant", "content": "a"},
+    ]});
+    let conversation = read_row(row(part), &RecordShape::Messages.into()).unwrap();
+    assert_eq!(conversation.images[0].reference, inline(b"two"));
+    // A line that forges one has no blobs to reach.
+    let forged = json!({"image": Row::blob_reference(0), "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]});
+    assert_eq!(class(conversations(forged)), FaultClass::BadReference);
 }
 
 #[test]
@@ -265,11 +305,11 @@ fn bytes_that_are_not_one_record_are_refused_as_such() {
         (b"null", FaultClass::WrongShape),
     ];
     for (line, expected) in lines {
-        assert_eq!(class(parse_record(line, RecordShape::Messages)), expected);
+        assert_eq!(class(parse_record(line, &RecordShape::Messages.into())), expected);
     }
     // A NUL that JSON writes as an escape is text like any other.
     let escaped = b"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\\u0000b\"}]}";
-    assert_eq!(parse_record(escaped, RecordShape::Messages).unwrap().messages[0].text(), "a\0b");
+    assert_eq!(parse_record(escaped, &RecordShape::Messages.into()).unwrap().messages[0].text(), "a\0b");
 }
 
 #[test]
@@ -278,7 +318,7 @@ fn numbers_that_lost_digits_are_refused_where_templates_print_them() {
         let line = format!(
             r#"{{"score": {number}, "messages": [{{"role": "assistant", "content": null, "tool_calls": [{{"name": "f", "arguments": {{"n": {number}}}}}]}}]}}"#
         );
-        parse_record(line.as_bytes(), RecordShape::Messages)
+        parse_record(line.as_bytes(), &RecordShape::Messages.into())
     };
     assert!(record("18446744073709551615").is_ok());
     assert!(record("-9223372036854775808").is_ok());
@@ -386,7 +426,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = parse_record(&bytes, RecordShape::Messages);
+        let _ = parse_record(&bytes, &RecordShape::Messages.into());
         let _ = detect_shape([bytes.as_slice()].into_iter());
     }
 }

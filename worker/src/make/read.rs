@@ -61,7 +61,7 @@ pub(super) fn read(stream: &Stream, id: RecordId) -> Result<ReadSample, Attempt>
     if dataset.exclude.contains(&line) {
         return Err(bad(BadClass::Excluded, "the line is in the data set's exclude list".into()));
     }
-    let conversation = parse_record(&record.bytes, dataset.shape)
+    let conversation = parse_record(&record.bytes, &dataset.rules)
         .map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
     let prepared = stream
         .processor
@@ -70,13 +70,13 @@ pub(super) fn read(stream: &Stream, id: RecordId) -> Result<ReadSample, Attempt>
         .map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
     let mut sources: Vec<PictureSource> = Vec::new();
     let mut uses = Vec::with_capacity(conversation.images.len());
-    for reference in &conversation.images {
-        let source = match reference {
+    for image in &conversation.images {
+        let source = match &image.reference {
             ImageReference::Path(path) => PictureSource::Object(
                 resolve_reference(&dataset.image_base, &[], path)
                     .map_err(|error| bad(BadClass::BadReference, with_causes(&error)))?,
             ),
-            ImageReference::Inline(bytes) => PictureSource::Inline(bytes::Bytes::copy_from_slice(bytes)),
+            ImageReference::Inline(bytes) => PictureSource::Inline(bytes.clone()),
         };
         let index = sources.iter().position(|known| *known == source).unwrap_or_else(|| {
             sources.push(source);

@@ -7,7 +7,7 @@ use feedmill_source::{
     FetchError, Manifest, ManifestError, ManifestSettings, MissingLooksLike, ObjectPrefix, ObjectUri,
     Progress, RecordReadError, Stores, UriError,
 };
-use feedmill_text::record::{RecordShape, ShapeError, detect_shape};
+use feedmill_text::record::{RecordRules, RecordShape, ShapeError, detect_shape};
 
 /// So many of the first records decide what shape a data set has.
 const SHAPE_RECORDS: u64 = 64;
@@ -20,8 +20,8 @@ pub struct Dataset {
     pub manifest: Manifest,
     /// What relative image references are joined to.
     pub image_base: ObjectPrefix,
-    /// Shape of all its records.
-    pub shape: RecordShape,
+    /// How all its records are read.
+    pub rules: RecordRules,
     /// Whether the shape was detected rather than named.
     pub shape_detected: bool,
     /// How much of it an epoch holds.
@@ -103,7 +103,7 @@ impl Dataset {
             name: spec.name.clone(),
             manifest,
             image_base,
-            shape,
+            rules: shape.into(),
             shape_detected,
             percent: spec.percent,
             exclude: spec.exclude.iter().copied().collect(),

@@ -28,7 +28,7 @@ pub(super) fn plan(
         plan.set(fact("manifest"), hex(&dataset.manifest.digest()));
         plan.set(fact("records"), dataset.manifest.len());
         plan.set(fact("percent"), dataset.percent);
-        plan.set(fact("shape"), written(&dataset.shape));
+        plan.set(fact("shape"), written(&dataset.rules.shape));
         let mut exclude: Vec<u64> = dataset.exclude.iter().copied().collect();
         exclude.sort_unstable();
         plan.set(fact("exclude"), exclude);
