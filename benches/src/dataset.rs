@@ -21,6 +21,13 @@ const SENTENCES: [&str; 6] = [
     "The light falls on an animal with green eyes, in warm colours.",
 ];
 
+/// `count` sentences, from the one of this number on.
+#[must_use]
+pub fn prose(from: u64, count: u64) -> String {
+    let sentence = |at: u64| SENTENCES[at as usize % SENTENCES.len()];
+    (from..from + count).map(sentence).collect::<Vec<_>>().join(" ")
+}
+
 /// A folder of buckets, keys for it, and room for pipelines; goes when dropped.
 pub struct Dataset {
     root: TempDir,
@@ -48,6 +55,21 @@ impl Dataset {
     /// # Errors
     /// No room on the disk, goldens that are not there.
     pub fn write(pictures: &[Vec<u8>], records: u64) -> anyhow::Result<Self> {
+        Self::with_texts(pictures, records, |number| {
+            let question = format!("<image>\nDescribe photograph {number:06} in detail.");
+            [question, prose(number, 9), "What else is there?".into(), prose(number + 3, 4)]
+        })
+    }
+
+    /// The same with the four texts of each record, a question and an answer twice.
+    ///
+    /// # Errors
+    /// No room on the disk, goldens that are not there.
+    pub fn with_texts(
+        pictures: &[Vec<u8>],
+        records: u64,
+        texts: impl Fn(u64) -> [String; 4],
+    ) -> anyhow::Result<Self> {
         let dataset = Self { root: tempfile::tempdir()?, records };
         for name in ["images", "data", "processor"] {
             std::fs::create_dir_all(dataset.bucket().join(name))?;
@@ -57,19 +79,15 @@ impl Dataset {
         }
         let mut manifest = std::io::BufWriter::new(std::fs::File::create(dataset.manifest())?);
         for number in 0..records {
-            let prose = |from: u64, count: u64| {
-                let sentence = |at: u64| SENTENCES[at as usize % SENTENCES.len()];
-                (from..from + count).map(sentence).collect::<Vec<_>>().join(" ")
-            };
-            let question = format!("<image>\nDescribe photograph {number:06} in detail.");
+            let [question, answer, another, last] = texts(number);
             let record = json!({
                 "id": format!("photo-{number:06}"),
                 "image": format!("{:04}.jpg", number % pictures.len().max(1) as u64),
                 "conversations": [
                     {"from": "human", "value": question},
-                    {"from": "gpt", "value": prose(number, 9)},
-                    {"from": "human", "value": "What else is there?"},
-                    {"from": "gpt", "value": prose(number + 3, 4)},
+                    {"from": "gpt", "value": answer},
+                    {"from": "human", "value": another},
+                    {"from": "gpt", "value": last},
                 ],
             });
             writeln!(manifest, "{record}")?;
@@ -183,7 +201,7 @@ impl Dataset {
         let yaml = format!(
             "apiVersion: feedmill.dev/v1alpha1\nkind: DataPipeline\nmetadata: {{name: bench}}\nspec:\n  \
              s3: {{region: us-east-1, forcePathStyle: true}}\n  processor: {{uri: \"{at}/processor/\", \
-             minPixels: {min_pixels}, maxPixels: {max_pixels}, maxTokens: 16384}}\n  limits: {{{limits}}}\n  \
+             minPixels: {min_pixels}, maxPixels: {max_pixels}, maxTokens: 32768}}\n  limits: {{{limits}}}\n  \
              cache: {{{cache}}}\n  streams:\n    - name: train\n      seed: 42\n      badSamples: Fail\n      \
              datasets: [{{name: photos, uri: \"{at}/data/photos.jsonl\", imageBaseUri: \"{at}/images/\"}}]\n"
         );

@@ -66,29 +66,44 @@ pub fn usual(count: usize) -> anyhow::Result<Vec<Vec<u8>>> {
 /// # Errors
 /// What [`sources`] and the encoder give.
 pub fn large(count: usize, side: usize) -> anyhow::Result<Vec<Vec<u8>>> {
+    of_sizes(&vec![(side, side); count])
+}
+
+/// One photograph for each width and height, each with other content.
+///
+/// # Errors
+/// What [`sources`] and the encoder give.
+pub fn of_sizes(sizes: &[(usize, usize)]) -> anyhow::Result<Vec<Vec<u8>>> {
     let sources = sources()?;
-    (0..count)
-        .map(|number| {
+    sizes
+        .iter()
+        .enumerate()
+        .map(|(number, (width, height))| {
             let source = &sources[number % sources.len()];
-            let (width, height) = (source.width as usize, source.height as usize);
             let turn = number / sources.len() * 97;
-            let mut pixels = Vec::with_capacity(side * side * 3);
-            for y in 0..side {
-                let row = (y * height / side + turn) % height * width;
-                for x in 0..side {
-                    // Neighbours mixed by their distance, so that enlarging makes no hard edges.
-                    let at = x * (width - 1) * 256 / side;
-                    let (left, share) = (at / 256, at % 256);
-                    for channel in 0..3 {
-                        let value = |column: usize| usize::from(source.pixels[(row + column) * 3 + channel]);
-                        let mixed = value(left) * (256 - share) + value(left + 1) * share;
-                        pixels.push((mixed / 256) as u8);
-                    }
-                }
-            }
-            encode(&pixels, side, side, 75)
+            encode(&stretched(source, turn, *width, *height), *width, *height, 75)
         })
         .collect()
+}
+
+/// The photograph at another size, its rows turned by `turn`.
+fn stretched(source: &RgbImage, turn: usize, width: usize, height: usize) -> Vec<u8> {
+    let (from_width, from_height) = (source.width as usize, source.height as usize);
+    let mut pixels = Vec::with_capacity(width * height * 3);
+    for y in 0..height {
+        let row = (y * from_height / height + turn) % from_height * from_width;
+        for x in 0..width {
+            // Neighbours mixed by their distance, so that enlarging makes no hard edges.
+            let at = x * (from_width - 1) * 256 / width;
+            let (left, share) = (at / 256, at % 256);
+            for channel in 0..3 {
+                let value = |column: usize| usize::from(source.pixels[(row + column) * 3 + channel]);
+                let mixed = value(left) * (256 - share) + value(left + 1) * share;
+                pixels.push((mixed / 256) as u8);
+            }
+        }
+    }
+    pixels
 }
 
 /// A JPEG with halved chroma.
