@@ -1,6 +1,6 @@
 # Feedmill's commands; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites quickstart test format lint docs
+.PHONY: help prerequisites quickstart test format lint docs screenshots
 
 CARGO ?= cargo
 
@@ -17,7 +17,8 @@ quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; o
 	    --embedded-s3 quickstart=examples/quickstart/bucket \
 	    --workers 2 --ranks 4 --global-batch 32 --steps 20 --step-ms 250 --kill-worker --check
 
-test: prerequisites format lint ## everything that must hold
+test: prerequisites format lint ## everything that must hold; installs Chromium as root where there is none
+	@tools/prerequisites.sh test
 	$(CARGO) test --workspace --locked
 
 format: ## check the code's format
@@ -28,3 +29,7 @@ lint: ## warnings are errors
 
 docs: ## write the pages that are made from code
 	FEEDMILL_WRITE_DOCS=1 $(CARGO) test --locked -p feedmill-worker --test metrics_document
+
+screenshots: ## take the pictures of docs/show.md again
+	@tools/prerequisites.sh test
+	FEEDMILL_WRITE_SCREENSHOTS=1 $(CARGO) test --locked -p feedmill --test page pictures_of_the_page

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that what the build needs is there: installs Debian packages as root, says what to install otherwise.
+# Makes sure that what the build needs is there, with the argument `test` also what tests need: installs Debian packages as root, says
+# what to install otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +20,9 @@ missing=()
 for pair in cc:gcc c++:g++ make:make cmake:cmake nasm:nasm; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
 done
+# The page is tested in a real browser.
+browser=${FEEDMILL_BROWSER:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable || true)}
+[ "${1:-}" = test ] && [ -z "$browser" ] && missing+=(chromium)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 line="apt-get install -y --no-install-recommends ${missing[*]} libc6-dev"

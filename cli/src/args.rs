@@ -129,6 +129,12 @@ pub struct ShowArguments {
     /// The position
     #[arg(value_name = "POSITION")]
     pub position: u64,
+    /// Writes a page to look at instead: pictures as the model gets them, tokens, reasons; it needs no worker
+    #[arg(long, value_name = "OUT")]
+    pub html: Option<PathBuf>,
+    /// Positions in that page, this one and those that follow [default: 1]
+    #[arg(long, value_name = "N", requires = "html", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub count: Option<u16>,
     /// The stream to look into
     #[arg(long, value_name = "NAME", default_value = "train")]
     pub stream: String,

@@ -7,6 +7,7 @@ use feedmill_protocol::hash::hex;
 use feedmill_protocol::position::Range;
 
 use crate::args::GetArguments;
+use crate::output;
 use crate::table::{align, bytes};
 use crate::target::Target;
 
@@ -20,10 +21,10 @@ pub async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     let datasets = target.dataset_names(&arguments.stream).await?;
     let view =
         BatchView::parse(&frame).context("the answer is no batch; do both sides have the same version?")?;
-    print!("{}", describe(&arguments.stream, arguments.range, frame.len(), &view, &datasets));
+    output::print(&describe(&arguments.stream, arguments.range, frame.len(), &view, &datasets))?;
     if let Some(path) = &arguments.output {
         std::fs::write(path, &frame).with_context(|| format!("cannot write {}", path.display()))?;
-        println!("\nwritten to {}", path.display());
+        output::print(&format!("\nwritten to {}\n", path.display()))?;
     }
     Ok(())
 }

@@ -21,8 +21,12 @@ mod show;
 mod clock;
 /// One request to a worker.
 mod http;
+/// What is printed.
+mod output;
 /// A pipeline's file.
 mod pipeline;
+/// Folders for temporary files.
+mod scratch;
 /// Folders served as S3.
 mod storage;
 /// Lines and numbers for people.

@@ -1,5 +1,8 @@
 //! Takes a position, gives what stands there as a person wants to see it.
 
+/// A file to look at.
+mod html;
+
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
@@ -7,6 +10,7 @@ use anyhow::Context as _;
 use serde::Deserialize;
 
 use crate::args::ShowArguments;
+use crate::output;
 use crate::target::Target;
 
 /// Runs `feedmill show`.
@@ -15,12 +19,17 @@ use crate::target::Target;
 /// A sample that cannot be had.
 pub async fn run(arguments: &ShowArguments) -> anyhow::Result<()> {
     let target = Target::open(&arguments.target, &arguments.stream, &arguments.storage).await?;
+    if let Some(path) = &arguments.html {
+        let count = arguments.count.map_or(1, u64::from);
+        let positions = arguments.position..arguments.position.saturating_add(count);
+        html::write(&target, &arguments.stream, positions, path).await?;
+        return output::print(&format!("written to {}\n", path.display()));
+    }
     let value = target.sample(&arguments.stream, arguments.position).await?;
     let shown = Shown::deserialize(value)
         .context("the answer describes no sample; do both sides have the same version?")?;
     let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    print!("{}", render(&shown, if colour { Marks::Colour } else { Marks::Characters }));
-    Ok(())
+    output::print(&render(&shown, if colour { Marks::Colour } else { Marks::Characters }))
 }
 
 /// How supervised text is told apart.

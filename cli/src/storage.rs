@@ -6,9 +6,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::scratch::Scratch;
 use anyhow::{Context as _, bail, ensure};
 use feedmill_embedded_s3::{EmbeddedS3, Keys};
-use tempfile::TempDir;
 
 /// A folder that is served as S3.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl FromStr for BucketFolder {
 pub struct Storage {
     server: EmbeddedS3,
     /// Keys, and links to the folders.
-    scratch: TempDir,
+    scratch: Scratch,
 }
 
 const BUCKETS: &str = "buckets";
@@ -53,8 +53,7 @@ impl Storage {
             return Ok(None);
         }
         // Only its owner may look into it.
-        let scratch = TempDir::with_prefix("feedmill-s3-")
-            .context("cannot make a folder for the embedded S3 server")?;
+        let scratch = Scratch::new("s3").context("cannot make a folder for the embedded S3 server")?;
         // Links, so that the server's own files lie here and never beside the data.
         let buckets = scratch.path().join(BUCKETS);
         fs::create_dir(&buckets)?;

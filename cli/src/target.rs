@@ -4,13 +4,13 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 use feedmill_client::Endpoint;
-use feedmill_protocol::http::{PATH_PLAN, batch_path, sample_path};
+use feedmill_protocol::http::{PATH_PLAN, batch_path, picture_path, sample_path};
 use feedmill_protocol::position::Range;
 use feedmill_worker::in_process::{InProcess, Options};
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::args::StorageArguments;
+use crate::scratch::Scratch;
 use crate::storage::Storage;
 use crate::usage::Usage;
 use crate::{http, pipeline};
@@ -28,7 +28,7 @@ pub struct Local {
     worker: InProcess,
     datasets: Vec<String>,
     _storage: Option<Storage>,
-    _cache: TempDir,
+    _cache: Scratch,
 }
 
 impl Target {
@@ -50,7 +50,7 @@ impl Target {
         let pipeline = pipeline::read(Path::new(text), stream).map_err(Usage::of)?;
         let datasets = pipeline::dataset_names(&pipeline, stream);
         let storage = Storage::start(&storage.embedded_s3).await?;
-        let cache = TempDir::with_prefix("feedmill-").context("cannot make a folder for manifests")?;
+        let cache = Scratch::new("manifests").context("cannot make a folder for manifests")?;
         let options = Options {
             threads: None,
             cache_dir: Some(cache.path().to_owned()),
@@ -88,6 +88,22 @@ impl Target {
             Self::Pipeline(local) => {
                 let frame = local.worker.batch(stream, range, stop).await;
                 frame.map_err(|problem| http::describe(&problem))
+            }
+        }
+    }
+
+    /// A picture of the sample at a position, put together again from its patches, as PNG.
+    ///
+    /// # Errors
+    /// What a worker answers instead.
+    pub async fn picture(&self, stream: &str, position: u64, number: usize) -> anyhow::Result<Vec<u8>> {
+        match self {
+            Self::Worker(endpoint) => {
+                Ok(http::get(endpoint, &picture_path(stream, position, number)).await?.into())
+            }
+            Self::Pipeline(local) => {
+                let picture = local.worker.picture(stream, position, number).await;
+                picture.map_err(|problem| http::describe(&problem))
             }
         }
     }

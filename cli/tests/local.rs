@@ -1,5 +1,7 @@
 //! `feedmill local` on the quickstart's data, as a user runs it.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 mod support;
 
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -44,6 +46,16 @@ fn a_killed_worker_changes_no_byte() {
 
 #[test]
 fn a_signal_ends_the_run_in_order_and_the_summary_is_still_printed() {
+    ends_in_order(rustix::process::Signal::INT, 130);
+}
+
+/// It ended with 130, which says SIGINT.
+#[test]
+fn sigterm_ends_the_run_with_143() {
+    ends_in_order(rustix::process::Signal::TERM, 143);
+}
+
+fn ends_in_order(signal: rustix::process::Signal, code: i32) {
     let mut child = feedmill()
         .arg("local")
         .arg(example("pipeline.yaml"))
@@ -56,11 +68,11 @@ fn a_signal_ends_the_run_in_order_and_the_summary_is_still_printed() {
     let running = lines.by_ref().map(Result::unwrap).find(|line| line.contains("samples/s"));
     assert!(running.is_some(), "it ended before it ran");
     let id = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    rustix::process::kill_process(id, signal).unwrap();
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     let mut errors = String::new();
     child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130), "{errors}");
+    assert_eq!(child.wait().unwrap().code(), Some(code), "{errors}");
     assert!(rest.iter().any(|line| line.contains("(stopped by a signal)")), "{rest:#?}");
     assert!(rest.iter().any(|line| line.starts_with("kept    every position")), "{rest:#?}");
     assert!(!errors.contains("does not end by itself"), "{errors}");

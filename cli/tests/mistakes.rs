@@ -67,3 +67,41 @@ fn a_port_that_is_taken_is_named() {
     let text = said(&output);
     assert!(text.contains(&format!("cannot listen on {address}")) && text.contains("--listen"), "{text}");
 }
+
+/// It panicked.
+#[test]
+fn a_full_disk_behind_standard_output_is_said_and_no_panic() {
+    let (_folder, pipeline) = pipeline_over_files("name: quickstart", "name: over-files");
+    for arguments in [&["get", &pipeline, "0-2"][..], &["show", &pipeline, "0"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = feedmill().args(arguments).stdout(full).output().unwrap();
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("cannot write to standard output") && !text.contains("panicked"), "{text}");
+    }
+    refused(&["show", &pipeline, "0", "--html", "/dev/full"], 1, &["cannot write /dev/full"]);
+    refused(&["show", &pipeline, "0", "--html", "/nonexistent/x"], 1, &["cannot write /nonexistent/x"]);
+}
+
+/// It said that the store refuses access.
+#[test]
+fn a_pipeline_on_s3_without_a_region_is_told_which_setting_is_missing() {
+    let text = std::fs::read_to_string(example("pipeline.yaml"))
+        .unwrap()
+        .replace("region: us-east-1", "region: \"\"");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipeline.yaml");
+    std::fs::write(&path, text).unwrap();
+    let mut command = feedmill();
+    command
+        .args(["get", path.to_str().unwrap(), "0-2"])
+        .env_remove("AWS_REGION")
+        .env_remove("AWS_DEFAULT_REGION");
+    let output = command.output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("spec.s3.region") && text.contains("AWS_REGION") && !text.contains("refuses"),
+        "{text}"
+    );
+}

@@ -49,6 +49,12 @@ pub fn sample_path(stream: &str, position: u64) -> String {
     format!("/v1/streams/{stream}/samples/{position}")
 }
 
+/// The path of one picture of that sample, from 0, as PNG.
+#[must_use]
+pub fn picture_path(stream: &str, position: u64, number: usize) -> String {
+    format!("{}/images/{number}.png", sample_path(stream, position))
+}
+
 /// An error as RFC 9457 has it: what, where, what to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Problem {

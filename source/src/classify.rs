@@ -11,6 +11,9 @@ use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 
 use crate::error::{AttemptError, TransientKind};
 
+/// Our own code: there is no address to ask.
+pub(crate) const NO_REGION: &str = "NoRegion";
+
 /// Longer than any code of S3; an answer from elsewhere must not become a long message.
 const MAX_CODE_CHARACTERS: usize = 64;
 
@@ -96,7 +99,8 @@ pub(crate) fn remedy(code: &str, bucket_hides_missing: bool) -> &'static str {
             "the object is missing or not allowed, which look alike in this bucket; allow s3:ListBucket on the bucket, so that missing \
              objects are told apart, and s3:GetObject on the objects"
         }
-        "AccessDenied" | "status 403" => "allow s3:GetObject on it for these credentials",
+        "AccessDenied" => "allow s3:GetObject on it for these credentials",
+        "status 403" => "check that the keys are right and not expired, and allow them s3:GetObject on it",
         "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "InvalidToken" | "NotSignedUp" => {
             "check access key, secret key and session token"
         }
@@ -110,7 +114,9 @@ pub(crate) fn remedy(code: &str, bucket_hides_missing: bool) -> &'static str {
             "check the region: the bucket lies in another"
         }
         "InvalidObjectState" => "the object is archived: restore it or leave it out",
-        "NoRegion" => "set the S3 region, AWS_REGION, or an endpoint",
+        NO_REGION => {
+            "set spec.s3.region or AWS_REGION; a server other than AWS needs spec.s3.endpoint instead"
+        }
         "EACCES" => "make the file readable for the user the program runs as",
         _ => "ask who runs the store what this code means",
     }

@@ -3,6 +3,7 @@
 //! The three kinds must never be mixed up. `Permanent` makes a bad sample, which is part of the data's definition. `Denied` is a fault
 //! of the settings and stops loudly. `Transient` only ever means waiting.
 
+use crate::classify::NO_REGION;
 use crate::uri::ObjectUri;
 
 /// Enough for a chain of errors in words; servers may send more.
@@ -20,7 +21,7 @@ pub enum FetchError {
         uri: ObjectUri,
     },
     /// The store refuses us. Not the sample's fault: somebody has to change a setting, a key or a policy.
-    #[error("{uri}: the store refuses access ({code}): {remedy}")]
+    #[error("{uri}: {}: {remedy}", not_asked_or_refused(code))]
     Denied {
         /// The store's error code, such as `AccessDenied`.
         code: String,
@@ -30,7 +31,7 @@ pub enum FetchError {
         uri: ObjectUri,
     },
     /// The store did not answer properly within the bounds of [`crate::FetchSettings`]; asking again later is right.
-    #[error("{uri}: no answer after {attempts} attempts, last: {last} ({detail})")]
+    #[error("{uri}: no answer after {attempts} attempts, last: {last} ({detail}){}", what_to_do(*last))]
     Transient {
         /// Attempts made.
         attempts: u32,
@@ -41,6 +42,23 @@ pub enum FetchError {
         /// Which object.
         uri: ObjectUri,
     },
+}
+
+/// Some codes are our own: nobody was asked.
+fn not_asked_or_refused(code: &str) -> String {
+    match code {
+        NO_REGION => "the store cannot be asked, no S3 region is set".into(),
+        "NoCredentials" => "the store cannot be asked, there are no credentials".into(),
+        "InvalidCredentials" => {
+            "the store cannot be asked, the credentials' settings contradict themselves".into()
+        }
+        code => format!("the store refuses access ({code})"),
+    }
+}
+
+/// What a person can do about an answer that does not come, where somebody can.
+fn what_to_do(kind: TransientKind) -> String {
+    kind.remedy().map_or_else(String::new, |remedy| format!("; {remedy}"))
 }
 
 /// What is wrong with an object for good.
@@ -115,6 +133,27 @@ impl TransientKind {
         Self::LocalIo,
     ];
 
+    /// What a person can do about it; None where waiting is all.
+    #[must_use]
+    pub fn remedy(self) -> Option<&'static str> {
+        match self {
+            Self::Credentials => Some(
+                "renew the keys where they come from: environment, profile, role, or the folder with key files",
+            ),
+            Self::ClockSkew => Some("set this machine's clock"),
+            Self::Connect => Some("check the endpoint and the network"),
+            Self::Unintelligible => Some(
+                "check the endpoint, and that the keys are not expired: S3 says so without words when it is asked for headers alone",
+            ),
+            Self::Timeout
+            | Self::Reset
+            | Self::IncompleteBody
+            | Self::Throttled
+            | Self::ServerError
+            | Self::LocalIo => None,
+        }
+    }
+
     /// Label for metrics.
     #[must_use]
     pub fn label(self) -> &'static str {
@@ -177,4 +216,41 @@ pub enum SetupError {
         /// Name of the setting.
         name: &'static str,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::remedy;
+
+    fn uri() -> ObjectUri {
+        ObjectUri::parse("s3://bucket/a.jpg").unwrap()
+    }
+
+    #[test]
+    fn expired_and_wrong_keys_come_with_a_remedy() {
+        let transient = |last| {
+            FetchError::Transient { attempts: 5, last, detail: "status 400".into(), uri: uri() }.to_string()
+        };
+        assert!(transient(TransientKind::Credentials).contains("renew the keys"));
+        assert!(transient(TransientKind::Unintelligible).contains("expired"));
+        assert!(transient(TransientKind::ClockSkew).contains("clock"));
+        for code in ["InvalidAccessKeyId", "SignatureDoesNotMatch", "status 403", "NoCredentials"] {
+            let denied =
+                FetchError::Denied { remedy: remedy(code, false), code: code.into(), uri: uri() }.to_string();
+            assert!(denied.contains("key") || denied.contains("credentials"), "{denied}");
+        }
+    }
+
+    /// Nobody refused anything: a setting is missing.
+    #[test]
+    fn a_missing_region_is_not_called_a_refusal() {
+        let denied =
+            FetchError::Denied { remedy: remedy(NO_REGION, false), code: NO_REGION.into(), uri: uri() };
+        let text = denied.to_string();
+        assert!(
+            !text.contains("refuse") && text.contains("spec.s3.region") && text.contains("AWS_REGION"),
+            "{text}"
+        );
+    }
 }

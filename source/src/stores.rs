@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff;
-use crate::classify::remedy;
+use crate::classify::{NO_REGION, remedy};
 use crate::error::{AttemptError, FetchError, PermanentKind, SetupError, TransientKind};
 use crate::file;
 use crate::s3::{self, S3};
@@ -227,11 +227,12 @@ impl Stores {
 
     async fn s3(&self) -> Result<&S3, AttemptError> {
         let inner = &self.inner;
-        inner
-            .s3
-            .get_or_try_init(|| S3::connect(&inner.s3_settings, &inner.settings))
-            .await
-            .map_err(|error| AttemptError::Denied { code: error.to_string() })
+        inner.s3.get_or_try_init(|| S3::connect(&inner.s3_settings, &inner.settings)).await.map_err(|error| {
+            match error {
+                SetupError::NoRegion => AttemptError::Denied { code: NO_REGION.into() },
+                other => AttemptError::Denied { code: other.to_string() },
+            }
+        })
     }
 
     /// The loop: a place, an attempt, a pause, until the bounds are reached.

@@ -1,12 +1,16 @@
-//! What tests of several crates share: a real S3 server in this process and a proxy that breaks HTTP in scripted ways.
+//! What tests of several crates share: a real S3 server in this process, a proxy that breaks HTTP in scripted ways, and a real
+//! browser.
 //!
 //! ```text
 //!   client under test ──► FaultProxy ──► EmbeddedS3 (or any HTTP server)
+//!   page under test ◄── Browser, by a pipe
 //! ```
 //!
 //! Only for tests: it may panic where a test would.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
+/// A real browser.
+pub mod browser;
 mod proxy;
 
 pub use feedmill_embedded_s3::{EmbeddedS3, EmbeddedS3Error, Keys};

@@ -8,12 +8,14 @@ mod load;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::ops::Range;
 
 pub use layout::LayoutError;
 pub use load::LoadError;
 pub use settings::{ControlTokensAssistant, LabelSettings, ProcessorFiles, TemplateChoice, TextSettings};
+pub use tokens::TokenView;
 
 pub use crate::control::NoPrivateCharacter;
 pub use crate::template::{BuiltinTemplate, Date, DateError, TemplateError};

@@ -9,6 +9,7 @@
 
 mod assemble;
 mod error;
+mod id;
 mod json;
 mod message;
 mod reference;
@@ -18,6 +19,7 @@ mod shape;
 mod tests;
 
 pub use error::{RecordError, ShapeError};
+pub use id::record_id;
 pub use reference::{ImageReference, RecordImage};
 pub use row::{Row, parse_line};
 pub use shape::{RecordRules, RecordShape, detect_shape, detect_shape_of_rows};
@@ -165,11 +167,7 @@ pub fn read_row(row: Row, rules: &RecordRules) -> Result<Conversation, RecordErr
         }
         messages.push(message);
     }
-    let id = match fields.remove("id") {
-        Some(Value::String(id)) => Some(id),
-        Some(Value::Number(id)) => Some(id.to_string()),
-        _ => None,
-    };
+    let id = fields.remove("id").as_ref().and_then(id::written);
     assemble(id, messages, column, tools)
 }
 

@@ -25,6 +25,10 @@ const MAX_RANGES: usize = 1024;
 const IN_FLIGHT_A_THREAD: u64 = 24;
 /// Padded batches expanded at once: each is eight times its compact form.
 const EXPANDING_AT_ONCE: usize = 2;
+/// Samples and pictures made for people at once; trainers go first only in what they share with them.
+const LOOKING_AT_ONCE: usize = 2;
+/// Steps of searches at once: reading manifests must not become what a worker does.
+const SEARCHING_AT_ONCE: usize = 1;
 /// Ranks whose last report is kept.
 const MAX_REPORTS: usize = 4096;
 /// A rank that has not reported for so long is forgotten.
@@ -199,6 +203,10 @@ pub struct App {
     pub served: Served,
     /// Padded batches being expanded.
     pub expanding: Arc<Semaphore>,
+    /// Samples and pictures being made for people.
+    pub looking: Arc<Semaphore>,
+    /// Steps of searches.
+    pub searching: Arc<Semaphore>,
     reports: Mutex<HashMap<(String, u32), (Instant, RankReport)>>,
 }
 
@@ -229,6 +237,8 @@ impl App {
             doing: Mutex::new("starting".into()),
             served: Served::default(),
             expanding: Arc::new(Semaphore::new(EXPANDING_AT_ONCE)),
+            looking: Arc::new(Semaphore::new(LOOKING_AT_ONCE)),
+            searching: Arc::new(Semaphore::new(SEARCHING_AT_ONCE)),
             reports: Mutex::default(),
         }
     }

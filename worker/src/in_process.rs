@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::app::{Loaded, Machinery};
 use crate::make::patch_bytes;
 use crate::serve::answer::not_found;
-use crate::serve::{frame, person, range_samples};
+use crate::serve::{frame, look, person, range_samples};
 use crate::settings::{Settings, cpu_quota};
 
 /// How it is run.
@@ -81,6 +81,14 @@ impl InProcess {
             bytes.extend_from_slice(&chunk);
             bytes
         }))
+    }
+
+    /// A picture of a sample, put together again from its patches, as PNG. The first is number 0.
+    ///
+    /// # Errors
+    /// What a worker would answer.
+    pub async fn picture(&self, stream: &str, position: u64, number: usize) -> Result<Vec<u8>, Problem> {
+        look::png(&self.loaded, stream, position, number).await
     }
 
     /// One sample as a person sees it.

@@ -13,6 +13,8 @@ pub mod app;
 pub mod cpu_pool;
 /// From ranges with a need to leased samples.
 pub mod engine;
+/// From a record to its positions.
+pub mod find;
 /// The same streams without a server.
 pub mod in_process;
 /// From a position to a finished sample.
@@ -21,6 +23,8 @@ pub mod make;
 pub mod metrics;
 /// Which record stands at a position.
 pub mod order;
+/// What people look at samples with.
+pub mod page;
 /// A whole process.
 mod run;
 /// Answers over HTTP.

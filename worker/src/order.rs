@@ -49,18 +49,44 @@ impl Permutation {
         }
     }
 
+    /// What is sent to `value`, below n: the inverse of [`Self::at`].
+    #[must_use]
+    pub fn before(&self, value: u64) -> u64 {
+        debug_assert!(value < self.n);
+        let mut index = value;
+        // The walk of `at` backwards: what it stepped over on its way here lies outside, too.
+        loop {
+            index = self.decrypt(index);
+            if index < self.n {
+                return index;
+            }
+        }
+    }
+
     fn encrypt(&self, value: u64) -> u64 {
         let mask = (1u64 << self.half_bits) - 1;
         let (mut left, mut right) = (value >> self.half_bits, value & mask);
         for key in self.keys {
-            // The finaliser of a 64-bit mixer: every input bit reaches every output bit.
-            let mut mixed = (right ^ key).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            mixed ^= mixed >> 31;
-            mixed = mixed.wrapping_mul(0x94d0_49bb_1331_11eb);
-            (left, right) = (right, (left ^ (mixed >> 32)) & mask);
+            (left, right) = (right, (left ^ mixed(right, key)) & mask);
         }
         (left << self.half_bits) | right
     }
+
+    fn decrypt(&self, value: u64) -> u64 {
+        let mask = (1u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        for key in self.keys.into_iter().rev() {
+            (left, right) = ((right ^ mixed(left, key)) & mask, left);
+        }
+        (left << self.half_bits) | right
+    }
+}
+
+/// A round's function: the finaliser of a 64-bit mixer, every input bit reaches every output bit.
+fn mixed(half: u64, key: u64) -> u64 {
+    let mut mixed = (half ^ key).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^= mixed >> 31;
+    mixed.wrapping_mul(0x94d0_49bb_1331_11eb) >> 32
 }
 
 /// One data set's part of an epoch.
@@ -185,6 +211,37 @@ impl Order {
         };
         RecordId { dataset, record }
     }
+
+    /// The positions of an epoch to which the order assigns a record, at most `most` of them, in no order: one for
+    /// each whole pass over its data set, and perhaps one more for the fraction. None for a record that is not there,
+    /// and for positions past the last one.
+    #[must_use]
+    pub fn positions(&self, epoch: u64, id: RecordId, most: usize) -> Vec<u64> {
+        let n = self.samples_per_epoch();
+        let (Some(share), Some(begin)) = (self.shares.get(id.dataset), self.begins.get(id.dataset)) else {
+            return Vec::new();
+        };
+        if id.record >= share.records {
+            return Vec::new();
+        }
+        let whole_passes = share.slots / share.records;
+        let within = if self.shuffle {
+            Permutation::new(share.records, self.seed, epoch, id.dataset as u64 + 1).before(id.record)
+        } else {
+            id.record
+        };
+        let fraction = (within < share.slots % share.records).then_some(within);
+        let order = self.shuffle.then(|| Permutation::new(n, self.seed, epoch, EPOCH_LANE));
+        (0..whole_passes)
+            .map(|pass| pass * share.records + id.record)
+            .chain(fraction.map(|within| whole_passes * share.records + within))
+            .map(|slot| begin + slot)
+            .map(|index| order.as_ref().map_or(index, |order| order.before(index)))
+            .filter_map(|index| epoch.checked_mul(n)?.checked_add(index))
+            .filter(|position| *position < feedmill_protocol::position::POSITION_END)
+            .take(most)
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -237,6 +294,39 @@ mod tests {
         #[test]
         fn huge_domains_stay_inside(n in (1u64 << 40)..(1 << 53), seed: u64, at: u64) {
             prop_assert!(Permutation::new(n, seed, 3, 0).at(at % n) < n);
+        }
+
+        /// A record is found at the positions where it stands, and nowhere else.
+        #[test]
+        fn positions_are_those_where_the_record_stands(
+            sets in prop::collection::vec((0u64..40, 1u32..350), 1..5), seed: u64, shuffle: bool, epoch in 0u64..4,
+        ) {
+            let shares: Vec<Share> = sets.iter().map(|(n, percent)| Share::new(*n, *percent).unwrap()).collect();
+            let Ok(order) = Order::new(seed, shuffle, shares) else { return Ok(()) };
+            let n = order.samples_per_epoch();
+            let mut stand: BTreeMap<RecordId, Vec<u64>> = BTreeMap::new();
+            for position in epoch * n..(epoch + 1) * n {
+                stand.entry(order.record(epoch, order.assigned(position))).or_default().push(position);
+            }
+            for (dataset, (records, _)) in sets.into_iter().enumerate() {
+                for record in 0..=records {
+                    let id = RecordId { dataset, record };
+                    let mut found = order.positions(epoch, id, 100);
+                    found.sort_unstable();
+                    prop_assert_eq!(&found, &stand.remove(&id).unwrap_or_default());
+                    prop_assert!(order.positions(epoch, id, 1).len() <= 1);
+                }
+            }
+            let nowhere = RecordId { dataset: 9, record: 0 };
+            prop_assert!(order.positions(epoch, nowhere, 9).is_empty());
+        }
+
+        /// Also where an epoch has as many samples as positions can count.
+        #[test]
+        fn the_inverse_leads_back(n in 1u64..(1 << 53), seed: u64, epoch: u64, at: u64) {
+            let permutation = Permutation::new(n, seed, epoch, 0);
+            prop_assert_eq!(permutation.before(permutation.at(at % n)), at % n);
+            prop_assert_eq!(permutation.at(permutation.before(at % n)), at % n);
         }
 
         /// Each record of each data set comes as often as percent says, the fraction once more for a

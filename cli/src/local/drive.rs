@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::bad::{self, BadRecord};
-use super::interrupt::Interrupt;
+use super::interrupt::{Interrupt, Interruption};
 use super::rank::{self, Board, RankError, RankRun, SharedBoard, lock};
 use super::summary::{Facts, Killed};
 use super::view::{RankReading, Rates, Reading, Screen, WorkerReading};
@@ -77,7 +77,7 @@ struct Events {
     /// What the victim listed as bad before it was killed.
     bad_records: BTreeSet<BadRecord>,
     lost_workers: u64,
-    interrupted: bool,
+    interrupted: Option<Interruption>,
     failure: Option<String>,
 }
 
@@ -96,7 +96,7 @@ impl Drive<'_> {
         let plan = tokio::select! {
             plan = self.ready(&monitor, workers.endpoints(), screen) => plan?,
             ended = workers.next_end() => return Err(ended.unasked()),
-            () = interrupt.wait() => return Ok(None),
+            _ = interrupt.wait() => return Ok(None),
         };
         let stop = self.arguments.stop(self.layout, plan.samples_per_epoch).map_err(Usage::of)?;
         let steps = self.layout.steps_until(0, stop);
@@ -284,8 +284,8 @@ impl Drive<'_> {
                     let reading = running.reading(clock::now() - began, steps);
                     screen.draw(&rates.lines(reading));
                 }
-                () = interrupt.wait() => {
-                    events.interrupted = true;
+                signal = interrupt.wait() => {
+                    events.interrupted = Some(signal);
                     running.ranks.abort_all();
                     screen.say("ending");
                 }

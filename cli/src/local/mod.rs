@@ -33,9 +33,9 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow};
 use feedmill_client::FleetSettings;
 use feedmill_protocol::pipeline::ValidatedPipeline;
-use tempfile::TempDir;
 
 use crate::args::LocalArguments;
+use crate::scratch::Scratch;
 use crate::storage::Storage;
 use crate::usage::Usage;
 use crate::{clock, pipeline};
@@ -47,9 +47,6 @@ use ledger::Counts;
 use view::Screen;
 use workers::{WorkerSettings, Workers};
 
-/// What a shell gives a command that a signal ended: 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
-
 /// Runs `feedmill local`.
 ///
 /// # Errors
@@ -59,7 +56,7 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
     let pipeline = pipeline::read(&arguments.pipeline, &arguments.stream).map_err(Usage::of)?;
     check_arguments(arguments, &pipeline)?;
     let storage = Storage::start(&arguments.storage.embedded_s3).await.map_err(Usage::of)?;
-    let scratch = TempDir::with_prefix("feedmill-local-").context("cannot make a folder for manifests")?;
+    let scratch = Scratch::new("local").context("cannot make a folder for manifests")?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let settings = WorkerSettings {
         pipeline: arguments.pipeline.clone(),
@@ -72,7 +69,7 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
     let begun = clock::now();
     let mut workers = tokio::select! {
         started = Workers::start(settings.clone(), arguments.workers) => started?,
-        () = interrupt.wait() => return Ok(ExitCode::from(INTERRUPTED)),
+        signal = interrupt.wait() => return Ok(signal.exit_code()),
     };
     let mut screen = Screen::new();
     let drive = Drive { arguments, pipeline: &pipeline, layout, begun, threads: settings.threads };
@@ -85,10 +82,10 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
         }
         ended => {
             workers.stop().await;
-            return ended.map(|_| ExitCode::from(INTERRUPTED));
+            return ended.map(|_| interrupt.exit_code());
         }
     };
-    if arguments.check && !facts.interrupted && facts.failure.is_none() {
+    if arguments.check && facts.interrupted.is_none() && facts.failure.is_none() {
         let again = Again {
             stream: facts.stream.clone(),
             plan: facts.plan.parse()?,
@@ -104,7 +101,7 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
         };
         match read_again(&again, settings, &mut interrupt, &mut facts.bad_records).await {
             Some(outcome) => facts.check = Some(outcome.map_err(|error| format!("{error:#}"))),
-            None => facts.interrupted = true,
+            None => facts.interrupted = interrupt.came(),
         }
     }
     screen.say(facts.text().trim_end());
@@ -114,8 +111,8 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
     }
     Ok(match (facts.kept(), facts.interrupted) {
         (false, _) => ExitCode::FAILURE,
-        (true, true) => ExitCode::from(INTERRUPTED),
-        (true, false) => ExitCode::SUCCESS,
+        (true, Some(signal)) => signal.exit_code(),
+        (true, None) => ExitCode::SUCCESS,
     })
 }
 
@@ -153,7 +150,7 @@ async fn read_again(
     let outcome = tokio::select! {
         counts = again.read(fleet) => Some(counts),
         ended = workers.next_end() => Some(Err(ended.unasked())),
-        () = interrupt.wait() => None,
+        _ = interrupt.wait() => None,
     };
     bad::ask(&workers.endpoints(), bad_records).await;
     workers.stop().await;

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::bad::BadRecord;
+use super::interrupt::Interruption;
 use super::ledger::{Counts, Faults};
 use super::pace::{Pace, STEPS_AFTER_MARK};
 use crate::table::{bytes, seconds};
@@ -65,8 +66,8 @@ pub struct Facts {
     pub lost_workers: u64,
     /// The same positions from one undisturbed worker, or why they could not be read.
     pub check: Option<Result<Counts, String>>,
-    /// Ended by Ctrl-C.
-    pub interrupted: bool,
+    /// The signal that ended it.
+    pub interrupted: Option<Interruption>,
     /// Why a rank could not go on.
     pub failure: Option<String>,
 }
@@ -189,8 +190,8 @@ impl Facts {
         let (layout, pace, counts) = (self.layout, &self.pace, &self.counts);
         let how = match (&self.failure, self.interrupted) {
             (Some(_), _) => " (a rank could not go on)",
-            (None, true) => " (stopped by a signal)",
-            (None, false) => "",
+            (None, Some(_)) => " (stopped by a signal)",
+            (None, None) => "",
         };
         writeln!(
             out,
@@ -275,6 +276,10 @@ impl Facts {
         }
         self.write_bad(out)?;
         writeln!(out)?;
+        if self.rows == 0 && self.kept() {
+            // Promises about nothing are kept, and say nothing.
+            return writeln!(out, "nothing was read, so nothing was put to the test");
+        }
         for promise in self.promises() {
             writeln!(out, "{}  {}", if promise.kept { "kept  " } else { "BROKEN" }, promise.promise)?;
         }
@@ -372,7 +377,7 @@ impl Facts {
             "bad_records": self.bad_records,
             "chain": counts.chain.hex(),
             "check": check,
-            "interrupted": self.interrupted,
+            "interrupted": self.interrupted.is_some(),
             "failure": self.failure,
             "promises": self.promises(),
             "kept": self.kept(),

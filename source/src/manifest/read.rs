@@ -67,7 +67,12 @@ impl Manifest {
         }
     }
 
-    fn take(&self, span: Span, chunk_offset: u64, chunk: &[u8]) -> Result<Record, RecordReadError> {
+    pub(super) fn take(
+        &self,
+        span: Span,
+        chunk_offset: u64,
+        chunk: &[u8],
+    ) -> Result<Record, RecordReadError> {
         let length = span.end - span.start;
         let too_long =
             RecordReadError::TooLong { line: span.line, offset: span.start, limit: self.max_line_bytes };
@@ -92,14 +97,14 @@ impl Manifest {
         Ok(Record { bytes, line: span.line, offset: span.start })
     }
 
-    fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), RecordReadError> {
+    pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), RecordReadError> {
         self.file.read_exact_at(buffer, offset).map_err(|source| match source.kind() {
             ErrorKind::UnexpectedEof => RecordReadError::Changed { uri: self.uri.clone() },
             _ => RecordReadError::Io { uri: self.uri.clone(), offset, source },
         })
     }
 
-    fn check_unchanged(&self, offset: u64) -> Result<(), RecordReadError> {
+    pub(super) fn check_unchanged(&self, offset: u64) -> Result<(), RecordReadError> {
         match self.file.metadata() {
             Ok(metadata) if Stamp::of(&metadata) == self.stamp => Ok(()),
             Ok(_) => Err(RecordReadError::Changed { uri: self.uri.clone() }),

@@ -332,6 +332,57 @@ fn a_line_beyond_the_limit_is_one_bad_record() {
     ));
 }
 
+/// Whatever the borders of chunks and of the index are: in order is as by number.
+#[test]
+fn records_in_order_are_those_by_number() {
+    let mut text = Vec::new();
+    for number in 0..3000_usize {
+        let length = match number % 997 {
+            0 => 300_000,
+            1 => 700_000,
+            other => other % 90,
+        };
+        text.extend(format!("{{\"n\": {number}, \"x\": \"{}\"}}\r\n", "y".repeat(length)).bytes());
+        text.extend_from_slice(if number % 7 == 0 { b"\n" } else { b"" });
+    }
+    let array = text.trim_ascii_end().to_vec();
+    let array = String::from_utf8(array).unwrap().replace("}\r\n", "},\r\n");
+    for content in [text.clone(), [b"[", array.as_bytes(), b"]"].concat()] {
+        let mut setup = Setup::new(&content);
+        setup.settings.max_line_bytes = 500_000;
+        let manifest = setup.open().unwrap();
+        assert_eq!(manifest.len(), 3000);
+        for from in [0, 1, 63, 64, 500, 997, 1500, 2999, 3000, 4000] {
+            let mut in_order = manifest.records(from);
+            for number in from..3000 {
+                match (in_order.next().unwrap(), manifest.record(number)) {
+                    (Ok(record), Ok(expected)) => assert_eq!(record, expected, "{number} from {from}"),
+                    (Err(error), Err(expected)) => {
+                        assert_eq!(number % 997, 1);
+                        assert_eq!(error.to_string(), expected.to_string());
+                    }
+                    other => panic!("{number} from {from}: {other:?}"),
+                }
+            }
+            assert!(in_order.next().is_none());
+        }
+    }
+}
+
+#[test]
+fn records_of_a_file_that_changed_end_with_an_error() {
+    let setup = Setup::new(&lines(1 << 20));
+    let manifest = setup.open().unwrap();
+    let mut records = manifest.records(0);
+    assert!(records.next().unwrap().is_ok());
+    fs::write(setup.path(), b"{}\n").unwrap();
+    assert!(matches!(
+        records.find(Result::is_err),
+        Some(Err(RecordReadError::Changed { .. } | RecordReadError::Io { .. }))
+    ));
+    assert!(records.next().is_none());
+}
+
 #[test]
 fn records_of_megabytes_are_found_and_whole() {
     let text: Vec<String> = (0..40).map(|i| format!("{i}:{}", "z".repeat(300_000 + i))).collect();

@@ -189,6 +189,26 @@ fn placeholders_widen_on_ids_and_lengths_are_known_before() {
 }
 
 #[test]
+fn tokens_show_whole_characters_and_fold_placeholders() {
+    let processor = qwen3();
+    let conversation = record(json!({"id": 1, "image": "a.jpg", "conversations": [
+        {"from": "human", "value": "<image>né 🦜"}, {"from": "gpt", "value": "a🦜\u{fffd}"}
+    ]}));
+    let encoded = processor.encode(&conversation, &[7]).unwrap();
+    let views = processor.tokens(&encoded);
+    let repeated =
+        views.iter().flat_map(|view| std::iter::repeat_n((view.id, view.supervised), view.repeats));
+    let row = encoded.tokens.iter().copied().zip(encoded.loss_mask.iter().map(|mask| *mask == 1));
+    assert!(repeated.eq(row), "{views:?}");
+    let pads: Vec<_> = views.iter().filter(|view| view.id == processor.image_pad_id()).collect();
+    assert_eq!(pads.iter().map(|view| view.repeats).collect::<Vec<_>>(), [7]);
+    let shown: String =
+        views.iter().filter(|view| view.repeats == 1).filter_map(|view| view.text.as_deref()).collect();
+    assert_eq!(shown, processor.decode(&encoded.tokens).replace("<|image_pad|>", ""));
+    assert_eq!(shown.matches('🦜').count(), 2, "{shown}");
+}
+
+#[test]
 fn control_tokens_of_records_are_text_and_content_tokens_are_not_touched() {
     let conversation = record(json!({"messages": [
         {"role": "user", "content": [{"text": "<|im_"}, {"text": "end|>"}, {"text": "<think><tool_call>"}]},

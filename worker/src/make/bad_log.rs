@@ -15,6 +15,9 @@ const MAX_LISTED: usize = 10_000;
 /// One bad record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BadRecord {
+    /// Index of the stream.
+    #[serde(skip)]
+    pub stream: usize,
     /// Name of the data set.
     pub dataset: String,
     /// The 1-based physical line.
@@ -61,6 +64,7 @@ impl BadLog {
             return;
         }
         let record = BadRecord {
+            stream,
             dataset: dataset.to_owned(),
             line: fault.line,
             class: fault.class,

@@ -29,7 +29,7 @@ impl SampleMaker {
         stream: &Arc<Stream>,
         sized: SizedSample,
         urgency: &Urgency,
-    ) -> Result<Sample, Attempt> {
+    ) -> Result<(Sample, SizedSample), Attempt> {
         let shape = sized.shape(&stream.processor.geometry);
         let decode_bytes = sized.headers.iter().map(|header| header.decode_bytes()).max().unwrap_or(0);
         let mut sized = sized;
@@ -66,7 +66,8 @@ impl SampleMaker {
                         shape,
                         hash,
                     };
-                    return Ok(Sample { meta, bytes: SampleBytes::Region(writer.finish()) });
+                    let sample = Sample { meta, bytes: SampleBytes::Region(writer.finish()) };
+                    return Ok((sample, sized));
                 }
             }
         }

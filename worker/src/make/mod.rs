@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use feedmill_arena::{Arena, Budget, Permit, Urgency};
 use feedmill_protocol::bad::{BadClass, RowStatus};
+use feedmill_protocol::hash::SampleHash;
 use feedmill_protocol::http::{Problem, problem_kind};
 use feedmill_source::Stores;
 
@@ -41,7 +42,8 @@ use stages::Stages;
 
 pub use fetch::SizeGuess;
 pub use read::ReadSample;
-pub use size::SizedSample;
+pub(crate) use read::with_causes;
+pub use size::{SizedPicture, SizedSample};
 
 /// A permanent fault of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,7 +239,7 @@ impl SampleMaker {
     ) -> Result<Sample, Attempt> {
         // The permit goes when the pictures' bytes are gone.
         let (sized, _permit) = self.sized(stream, id, urgency).await?;
-        self.fill(stream, sized, urgency).await
+        self.fill(stream, sized, urgency).await.map(|(sample, _)| sample)
     }
 
     /// Everything up to the sizes: record, pictures' bytes, grids and tokens.
@@ -258,6 +260,18 @@ impl SampleMaker {
         Ok((sized, fetched.permit))
     }
 
+    /// The sample to its end, so that a fault that only the pixels show is found, too; and its hash.
+    async fn made(
+        &self,
+        stream: &Arc<Stream>,
+        id: RecordId,
+        urgency: &Urgency,
+    ) -> Result<(SizedSample, SampleHash), Attempt> {
+        let (sized, _permit) = self.sized(stream, id, urgency).await?;
+        let (sample, sized) = self.fill(stream, sized, urgency).await?;
+        Ok((sized, sample.meta.hash))
+    }
+
     /// What stands at a position as a person wants to see it: the candidates tried and the one used.
     ///
     /// # Errors
@@ -273,9 +287,9 @@ impl SampleMaker {
             outcome: Outcome::Fails,
         };
         for id in stream.candidates(position) {
-            match self.sized(stream, id, &urgency).await {
-                Ok((sample, _permit)) => {
-                    explained.outcome = Outcome::Sample(Box::new(sample));
+            match self.made(stream, id, &urgency).await {
+                Ok((sample, hash)) => {
+                    explained.outcome = Outcome::Sample(Box::new(sample), hash);
                     return Ok(explained);
                 }
                 Err(Attempt::Failed(error)) => return Err(error),
@@ -311,8 +325,8 @@ pub struct Explained {
 
 /// What stands at a position.
 pub enum Outcome {
-    /// A record.
-    Sample(Box<SizedSample>),
+    /// A record, and the hash of what is served of it.
+    Sample(Box<SizedSample>, SampleHash),
     /// The row without loss.
     Stub,
     /// Nothing: a batch with this position is refused.

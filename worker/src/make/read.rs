@@ -104,7 +104,7 @@ fn bad_class(class: FaultClass) -> BadClass {
 }
 
 /// An error with everything behind it, in one line.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -10,10 +10,16 @@ pub(crate) mod answer;
 mod connection;
 /// Leased samples become a compact frame, patches by reference.
 pub(crate) mod frame;
+/// What people look at: one sample, its pictures, searches.
+pub(crate) mod look;
 /// Leased samples become the processor's own padded tensors, expanded on the fly.
 pub(crate) mod padded;
+/// The page at `/`.
+mod page;
 /// One sample as a person sees it.
 pub(crate) mod person;
+/// A picture, from its patches.
+mod picture;
 /// A request for a range, parsed and checked.
 mod request;
 /// Paths and what answers them.

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use feedmill_arena::Urgency;
+use feedmill_protocol::hash::{SampleHash, hex};
 use feedmill_protocol::http::Problem;
+use feedmill_text::processor::TokenView;
 use feedmill_text::record::{Part, Role};
 use serde_json::{Value, json};
 
 use super::answer::not_found;
 use crate::app::Loaded;
-use crate::make::{Outcome, SizedSample};
+use crate::make::{MakeError, Outcome, SizedPicture, SizedSample};
 use crate::stream::Stream;
 
 /// What stands at a position, in words.
@@ -35,13 +38,18 @@ pub(crate) async fn sample(loaded: &Loaded, stream_name: &str, position: u64) ->
         })
         .collect();
     let status = match &explained.outcome {
-        Outcome::Sample(_) if explained.rejected.is_empty() => "ok",
-        Outcome::Sample(_) => "substituted",
+        Outcome::Sample(..) if explained.rejected.is_empty() => "ok",
+        Outcome::Sample(..) => "substituted",
         Outcome::Stub => "zero_loss",
         Outcome::Fails => "fails",
     };
-    let sample = match &explained.outcome {
-        Outcome::Sample(sample) => Some(described(stream, sample)),
+    let sample = match explained.outcome {
+        Outcome::Sample(sample, hash) => {
+            let of = Arc::clone(stream);
+            let described = move |_: &mut feedmill_vision::Scratch| described(&of, &sample, hash);
+            let described = maker.pool.run(&Urgency::new(0), described).await;
+            Some(described.map_err(|lost| MakeError::from(lost).problem(position))?)
+        }
         Outcome::Stub | Outcome::Fails => None,
     };
     Ok(json!({
@@ -56,7 +64,7 @@ pub(crate) async fn sample(loaded: &Loaded, stream_name: &str, position: u64) ->
     }))
 }
 
-fn described(stream: &Arc<Stream>, sample: &SizedSample) -> Value {
+fn described(stream: &Stream, sample: &SizedSample, hash: SampleHash) -> Value {
     let read = &sample.read;
     let geometry = &stream.processor.geometry;
     let messages: Vec<Value> = read
@@ -108,12 +116,30 @@ fn described(stream: &Arc<Stream>, sample: &SizedSample) -> Value {
         "record_index": read.id.record,
         "line": read.line,
         "id": read.conversation.id,
+        "hash": hex(&hash),
         "messages": messages,
         "images": images,
         "tokens": sample.encoded.tokens.len(),
         "supervised_tokens": supervised,
         "text": runs,
+        "token_list": token_list(stream, sample),
         "max_pixels": sample.max_pixels,
         "shrunk": sample.max_pixels < geometry.max_pixels,
     })
+}
+
+/// The tokens one by one; the placeholders of a picture as one entry with its number and how many they are.
+fn token_list(stream: &Stream, sample: &SizedSample) -> Vec<Value> {
+    let geometry = &stream.processor.geometry;
+    let image_pad = stream.processor.text.image_pad_id();
+    let mut pictures = sample.sized.iter().enumerate().peekable();
+    let token = |TokenView { id, text, supervised, repeats }| {
+        if id != image_pad {
+            return json!({"id": id, "text": text, "supervised": supervised});
+        }
+        let of_one = |picture: &(usize, &SizedPicture)| picture.1.grid.tokens(geometry) == repeats as u64;
+        let image = pictures.next_if(of_one).map(|(index, _)| index);
+        json!({"id": id, "image": image, "count": repeats, "supervised": supervised})
+    };
+    stream.processor.text.tokens(&sample.encoded).into_iter().map(token).collect()
 }

@@ -15,24 +15,23 @@ use feedmill_protocol::http::{
 use feedmill_protocol::report::{MAX_REPORT_BYTES, RankReport, WorkerState};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use super::answer::{self, bad_request, not_found};
 use super::connection::Leases;
 use super::frame::{self, ChunkBody, Keep};
 use super::padded::{PaddedModel, Pieces};
 use super::request::{BatchRequest, Layout};
-use super::{person, range_samples};
+use super::{look, page, range_samples};
 use crate::app::{App, Loaded};
 use crate::make::patch_bytes;
 
-type Shared = State<Arc<App>>;
+pub(super) type Shared = State<Arc<App>>;
 
 /// All paths.
 pub(super) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/streams/{stream}/batches/{range}", get(batch))
-        .route("/v1/streams/{stream}/samples/{position}", get(sample))
         .route(PATH_PLAN, get(plan))
         .route(PATH_BAD, get(bad))
         .route(PATH_STATUS, get(status))
@@ -40,6 +39,8 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route(PATH_LIVE, get(|| async { "ok\n" }))
         .route(PATH_READY, get(ready))
         .route(PATH_METRICS, get(metrics))
+        .merge(look::router())
+        .merge(page::router())
         .method_not_allowed_fallback(|| async {
             let detail = "this path does not answer this method";
             answer::problem(&Problem::new(problem_kind::BAD_REQUEST, 405, "wrong method", detail))
@@ -49,7 +50,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
 }
 
 /// The loaded worker, or why there is none to ask.
-fn loaded(app: &App) -> Result<&Loaded, Problem> {
+pub(super) fn loaded(app: &App) -> Result<&Loaded, Problem> {
     match (app.state(), app.loaded.get()) {
         (WorkerState::Ready, Some(loaded)) => Ok(loaded),
         (WorkerState::Draining, _) => {
@@ -170,26 +171,12 @@ fn set_header(response: &mut Response<Body>, name: &'static str, value: &str) {
     }
 }
 
-async fn sample(State(app): Shared, Path((stream, position)): Path<(String, String)>) -> Response<Body> {
-    let described = async {
-        let loaded = loaded(&app)?;
-        let plain = !position.is_empty() && position.bytes().all(|byte| byte.is_ascii_digit());
-        let position = if plain { position.parse().ok() } else { None };
-        let position = position.ok_or_else(|| bad_request("a position is a decimal number"))?;
-        person::sample(loaded, &stream, position).await
-    };
-    match described.await {
-        Ok(value) => answer::json(&value),
-        Err(problem) => answer::problem(&problem),
-    }
-}
-
 async fn plan(State(app): Shared) -> Response<Body> {
     let loaded = match loaded(&app) {
         Ok(loaded) => loaded,
         Err(problem) => return answer::problem(&problem),
     };
-    let streams: Map<String, serde_json::Value> = loaded
+    let streams: Map<String, Value> = loaded
         .streams()
         .iter()
         .map(|stream| {
@@ -210,6 +197,16 @@ async fn bad(State(app): Shared) -> Response<Body> {
     match loaded(&app) {
         Ok(loaded) => {
             let (records, unlisted) = loaded.engine.maker().bad.list();
+            let streams = loaded.streams();
+            let records: Vec<Value> = records
+                .iter()
+                .map(|record| {
+                    // A struct of strings and numbers always becomes JSON.
+                    let mut listed = serde_json::to_value(record).unwrap_or_default();
+                    listed["stream"] = streams.get(record.stream).map(|stream| stream.name.as_str()).into();
+                    listed
+                })
+                .collect();
             answer::json(&json!({"records": records, "met_but_not_listed": unlisted}))
         }
         Err(problem) => answer::problem(&problem),

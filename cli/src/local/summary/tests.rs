@@ -62,7 +62,7 @@ fn facts() -> Facts {
         killed: Some(Killed { worker: "w0".into(), step: 1, moved_before: 2 }),
         lost_workers: 0,
         check: None,
-        interrupted: false,
+        interrupted: None,
         failure: None,
     }
 }
@@ -134,7 +134,7 @@ fn a_chain_that_agrees_is_a_promise_kept() {
 #[test]
 fn an_interrupted_run_promises_only_the_steps_it_made() {
     let mut facts = facts();
-    facts.interrupted = true;
+    facts.interrupted = Some(Interruption::Interrupt);
     facts.pace.steps = 1;
     facts.counts = counts(&[row(0), row(1), row(2), row(3)], 11, 4);
     assert!(facts.kept());
@@ -158,4 +158,17 @@ fn the_json_has_the_figures() {
     assert_eq!(json["reference_bytes_per_sample"], 8000.0);
     assert_eq!(json["bad"]["image_missing"]["replaced"], 1);
     assert_eq!(json["promises"].as_array().unwrap().len(), 3);
+}
+
+/// It printed that each promise was kept: 0 of 0.
+#[test]
+fn a_run_that_read_nothing_says_so_and_promises_nothing() {
+    let mut facts = facts();
+    (facts.counts, facts.pace, facts.rows) = (Counts::default(), Pace::default(), 0);
+    facts.interrupted = Some(Interruption::Terminate);
+    assert!(facts.kept());
+    let text = facts.text();
+    assert!(text.contains("nothing was read") && !text.contains("kept  "), "{text}");
+    facts.failure = Some("no worker answers".into());
+    assert!(facts.text().contains("BROKEN"), "{}", facts.text());
 }
