@@ -1,16 +1,21 @@
-//! What tests of several crates share: a real S3 server in this process and a proxy that breaks HTTP in scripted ways.
+//! What tests of several crates share: two real S3 servers, ours in this process and an independent one, and a proxy that breaks
+//! HTTP in scripted ways.
 //!
 //! ```text
-//!   client under test ──► FaultProxy ──► EmbeddedS3 (or any HTTP server)
+//!   client under test ──► FaultProxy ──► EmbeddedS3 | VersityGw ◄── client: puts objects
 //! ```
 //!
 //! Only for tests: it may panic where a test would.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
+mod client;
 mod proxy;
+mod versity;
 
+pub use client::{client, put_folder};
 pub use feedmill_embedded_s3::{EmbeddedS3, EmbeddedS3Error, Keys};
 pub use proxy::{Fault, FaultProxy, Rule, SeenRequest};
+pub use versity::{VIRTUAL_DOMAIN, VersityGw};
 
 impl TestKeys {
     /// The same keys everywhere in tests.
