@@ -9,8 +9,7 @@ use crate::TestKeys;
 /// A client with the tests' keys, path style.
 #[must_use]
 pub fn client(endpoint: &str) -> Client {
-    let keys =
-        Credentials::new(TestKeys::ACCESS_KEY_ID, TestKeys::SECRET_ACCESS_KEY, None, None, "testkit");
+    let keys = Credentials::new(TestKeys::ACCESS_KEY_ID, TestKeys::SECRET_ACCESS_KEY, None, None, "testkit");
     let config = aws_sdk_s3::Config::builder()
         .behavior_version(BehaviorVersion::v2026_01_12())
         .region(Region::new("us-east-1"))

@@ -71,7 +71,8 @@ impl VersityGw {
                 break SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             }
             let alive = fs::read_to_string(format!("/proc/{server}/stat"));
-            let gone = alive.map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')));
+            let gone =
+                alive.map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')));
             assert!(!gone, "versitygw ended: {}", fs::read_to_string(&log).unwrap_or_default());
             std::thread::yield_now();
         };

@@ -11,9 +11,9 @@ use feedmill_protocol::pipeline::ValidatedPipeline;
 use feedmill_protocol::position::Range;
 use feedmill_testkit::{VersityGw, client, put_folder};
 use feedmill_worker::in_process::{InProcess, Options};
+use feedmill_worker::settings::Settings;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use feedmill_worker::settings::Settings;
 use support::{credentials_folder, document, golden, pipeline, processor_folder, served, settings};
 
 const Q3_SMALL: &str = ", minPixels: 4096, maxPixels: 32768, controlTokens: {assistant: Escape}";
@@ -210,7 +210,8 @@ fn records_of_batches() -> String {
     let (batches, places) = (expected(), places("openai.jsonl"));
     let manifest = std::fs::read_to_string(golden("manifests/openai.jsonl")).unwrap();
     let lines: Vec<&str> = manifest.lines().collect();
-    let samples = batches["batches"].as_array().unwrap().iter().flat_map(|batch| batch["samples"].as_array().unwrap());
+    let samples =
+        batches["batches"].as_array().unwrap().iter().flat_map(|batch| batch["samples"].as_array().unwrap());
     samples.map(|id| lines[places[id.as_str().unwrap()] as usize].to_owned() + "\n").collect()
 }
 

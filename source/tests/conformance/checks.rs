@@ -6,9 +6,42 @@ use crate::backends::Backend;
 
 /// Keys that are hard to encode. Each has another content, so that one taken for another is seen.
 pub const ODD_KEYS: [&str; 36] = [
-    "a b", "a+b", "a%b", "a%20b", "a%2Fb", "a#b", "a?b", "a?versionId=x", "a&b=c", "ü", "日本/写真.jpg", "😀", "👩‍👩‍👧/é.png",
-    "a\\b", "a:b@c", "a;b,c", "(a)[b]{c}", "'a\"b", "\"", "'", "~a!$*", " a", "a ", "a|b^c`d<e>", "a\tb", "e\u{301}", "\u{e9}",
-    ".hidden", "..two", "dot.", "dots..", "a/.b/c.", "a/..b/c", "%", "%%", "%zz",
+    "a b",
+    "a+b",
+    "a%b",
+    "a%20b",
+    "a%2Fb",
+    "a#b",
+    "a?b",
+    "a?versionId=x",
+    "a&b=c",
+    "ü",
+    "日本/写真.jpg",
+    "😀",
+    "👩‍👩‍👧/é.png",
+    "a\\b",
+    "a:b@c",
+    "a;b,c",
+    "(a)[b]{c}",
+    "'a\"b",
+    "\"",
+    "'",
+    "~a!$*",
+    " a",
+    "a ",
+    "a|b^c`d<e>",
+    "a\tb",
+    "e\u{301}",
+    "\u{e9}",
+    ".hidden",
+    "..two",
+    "dot.",
+    "dots..",
+    "a/.b/c.",
+    "a/..b/c",
+    "%",
+    "%%",
+    "%zz",
 ];
 
 async fn get(stores: &Stores, backend: &Backend, key: &str) -> Result<Vec<u8>, FetchError> {
@@ -32,8 +65,15 @@ pub async fn odd_keys_give_their_own_bytes(backend: &Backend) {
         backend.put(key, format!("{number} {key}").as_bytes()).await;
     }
     for (number, key) in ODD_KEYS.iter().enumerate() {
-        assert_eq!(get(&stores, backend, key).await.unwrap(), format!("{number} {key}").as_bytes(), "{key:?}");
-        assert_eq!(stores.head(&backend.uri(key)).await.unwrap().size, format!("{number} {key}").len() as u64);
+        assert_eq!(
+            get(&stores, backend, key).await.unwrap(),
+            format!("{number} {key}").as_bytes(),
+            "{key:?}"
+        );
+        assert_eq!(
+            stores.head(&backend.uri(key)).await.unwrap().size,
+            format!("{number} {key}").len() as u64
+        );
     }
 }
 
@@ -63,7 +103,10 @@ pub async fn ranges_are_exact(backend: &Backend) {
     // Behind the end there is nothing: it was longer when its size was told.
     let error = stores.get_range(&uri, 50_000..50_001, &version).await.unwrap_err();
     assert!(
-        matches!(error, FetchError::Permanent { kind: PermanentKind::Changed, .. } | FetchError::Transient { .. }),
+        matches!(
+            error,
+            FetchError::Permanent { kind: PermanentKind::Changed, .. } | FetchError::Transient { .. }
+        ),
         "{error:?}"
     );
 }

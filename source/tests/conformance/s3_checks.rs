@@ -70,14 +70,19 @@ pub async fn the_bucket_is_in_the_host_header(backend: &Backend) {
     assert_eq!(backend.stores().get(&backend.uri("folder/object"), 9).await.unwrap(), "x");
     let seen = backend.proxy().seen();
     let port = backend.proxy().address().port();
-    assert!(seen[0].head.contains(&format!("host: {BUCKET}.{VIRTUAL_DOMAIN}:{port}\r\n")), "{}", seen[0].head);
+    assert!(
+        seen[0].head.contains(&format!("host: {BUCKET}.{VIRTUAL_DOMAIN}:{port}\r\n")),
+        "{}",
+        seen[0].head
+    );
     assert!(seen[0].target.starts_with("/folder/object"), "{}", seen[0].target);
 }
 
 pub async fn what_was_stored_with_a_checksum_is_checked(backend: &Backend) {
     let (client, stores) = (backend.client(), backend.stores());
     use ChecksumAlgorithm as Algorithm;
-    for algorithm in [Algorithm::Crc32, Algorithm::Crc32C, Algorithm::Crc64Nvme, Algorithm::Sha1, Algorithm::Sha256]
+    for algorithm in
+        [Algorithm::Crc32, Algorithm::Crc32C, Algorithm::Crc64Nvme, Algorithm::Sha1, Algorithm::Sha256]
     {
         let key = format!("by-{}", algorithm.as_str());
         let put = client.put_object().bucket(BUCKET).key(&key).checksum_algorithm(algorithm.clone());
@@ -85,7 +90,9 @@ pub async fn what_was_stored_with_a_checksum_is_checked(backend: &Backend) {
         assert_eq!(stores.get(&backend.uri(&key), 1 << 20).await.unwrap(), content(), "{key}");
     }
     // The SDK checks only when it says that it will.
-    assert!(backend.proxy().seen().iter().all(|request| request.head.contains("x-amz-checksum-mode: ENABLED")));
+    assert!(
+        backend.proxy().seen().iter().all(|request| request.head.contains("x-amz-checksum-mode: ENABLED"))
+    );
 }
 
 pub async fn a_wrong_byte_is_never_served(backend: &Backend) {
@@ -123,7 +130,8 @@ pub async fn objects_in_parts(backend: &Backend) {
         let mut done = CompletedMultipartUpload::builder();
         for (number, part) in (1..).zip(&parts) {
             let sent = client.upload_part().bucket(BUCKET).key("parts").upload_id(upload).part_number(number);
-            let sent = sent.checksum_algorithm(algorithm.clone()).body(part.clone().into()).send().await.unwrap();
+            let sent =
+                sent.checksum_algorithm(algorithm.clone()).body(part.clone().into()).send().await.unwrap();
             done = done.parts(
                 CompletedPart::builder()
                     .part_number(number)
@@ -162,7 +170,8 @@ pub async fn wrong_keys_are_refused_loudly(backend: &Backend) {
 pub async fn rotated_keys_are_taken_from_the_folder(backend: &Backend) {
     backend.put("object", b"x").await;
     let folder = tempfile::tempdir().unwrap();
-    let stores = backend.stores_with(|s3, _| s3.credentials = CredentialsSource::Folder(folder.path().to_owned()));
+    let stores =
+        backend.stores_with(|s3, _| s3.credentials = CredentialsSource::Folder(folder.path().to_owned()));
     let uri = backend.uri("object");
     assert_eq!(transient(&stores.get(&uri, 10).await.unwrap_err()), (3, TransientKind::Credentials));
     write_key(folder.path(), "access-key-id", TestKeys::ACCESS_KEY_ID);
