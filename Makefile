@@ -1,6 +1,6 @@
 # Feedmill's commands; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites quickstart test format lint docs screenshots
+.PHONY: help prerequisites versitygw quickstart test format lint docs screenshots
 
 CARGO ?= cargo
 
@@ -10,6 +10,9 @@ help: ## list these targets
 prerequisites: ## install what the build needs, or say what to install
 	@tools/prerequisites.sh
 
+versitygw: ## build the tests' independent S3 server, once, or say what that needs
+	@tools/versitygw.sh >/dev/null
+
 quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; one worker is killed half-way
 	$(CARGO) build --release --locked -p feedmill
 	@# One epoch and a bit.
@@ -17,7 +20,7 @@ quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; o
 	    --embedded-s3 quickstart=examples/quickstart/bucket \
 	    --workers 2 --ranks 4 --global-batch 32 --steps 20 --step-ms 250 --kill-worker --check
 
-test: prerequisites format lint ## everything that must hold; installs Chromium as root where there is none
+test: prerequisites versitygw format lint ## everything that must hold; needs Go for an independent S3 server, installs Chromium as root where there is none
 	@tools/prerequisites.sh test
 	$(CARGO) test --workspace --locked
 

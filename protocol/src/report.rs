@@ -126,6 +126,9 @@ pub struct WorkerStatus {
     pub busy_ms: u64,
     /// Bad samples met since the start, by class.
     pub bad: BTreeMap<BadClass, u64>,
+    /// What is wrong until a person acts, for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
     /// The last report of each rank that reports here.
     pub reports: Vec<KeptReport>,
 }

@@ -72,6 +72,8 @@ fn answer(status: u16, code: Option<&str>, message: &str) -> AttemptError {
         "NoSuchKey" => AttemptError::Missing,
         // A range that begins behind the end: the object had more bytes before.
         "InvalidRange" => AttemptError::Changed,
+        // Another object than the one whose tag was named.
+        "PreconditionFailed" => AttemptError::Changed,
         "KeyTooLongError" | "InvalidURI" => AttemptError::InvalidKey,
         "SlowDown"
         | "ServiceUnavailable"
@@ -163,6 +165,7 @@ mod tests {
         let cases = [
             (404, Some("NoSuchKey"), "Missing"),
             (416, Some("InvalidRange"), "Changed"),
+            (412, Some("PreconditionFailed"), "Changed"),
             (404, None, "unintelligible"),
             (404, Some("NoSuchBucket"), "denied NoSuchBucket"),
             (403, Some("AccessDenied"), "denied AccessDenied"),

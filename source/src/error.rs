@@ -98,6 +98,9 @@ pub enum TransientKind {
     /// The body ended early, or its length is not what was announced.
     #[error("incomplete body")]
     IncompleteBody,
+    /// The body is not what the checksum says that was stored with the object.
+    #[error("wrong checksum")]
+    Checksum,
     /// SlowDown, 503, 429.
     #[error("throttled")]
     Throttled,
@@ -120,11 +123,12 @@ pub enum TransientKind {
 
 impl TransientKind {
     /// Every kind, in the order of [`crate::FetchStats`].
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Connect,
         Self::Timeout,
         Self::Reset,
         Self::IncompleteBody,
+        Self::Checksum,
         Self::Throttled,
         Self::ServerError,
         Self::Credentials,
@@ -162,6 +166,7 @@ impl TransientKind {
             Self::Timeout => "timeout",
             Self::Reset => "reset",
             Self::IncompleteBody => "incomplete_body",
+            Self::Checksum => "checksum",
             Self::Throttled => "throttled",
             Self::ServerError => "server_error",
             Self::Credentials => "credentials",

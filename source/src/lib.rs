@@ -19,6 +19,9 @@ mod settings;
 /// The loop of attempts: `get`, `head`, `probe`.
 mod stores;
 
+/// Objects known to be missing, for a while.
+mod missing;
+
 /// Places for requests in flight.
 mod throttle;
 

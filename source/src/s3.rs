@@ -1,5 +1,6 @@
 //! Takes a bucket, a key and a limit, gives the bytes of one attempt, or how it failed. No retries here.
 
+use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -12,10 +13,12 @@ use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
     BehaviorVersion, IdentityCache, Region, SharedCredentialsProvider, StalledStreamProtectionConfig,
 };
+use aws_sdk_s3::error::DisplayErrorContext;
 use aws_sdk_s3::primitives::ByteStream;
 use aws_smithy_http_client::Builder;
 use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_smithy_runtime_api::client::dns::{DnsFuture, ResolveDns};
 use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
 
@@ -29,6 +32,13 @@ use crate::stores::{Fetched, ObjectVersion};
 #[derive(Clone, Debug)]
 pub(crate) struct S3 {
     client: Client,
+}
+
+/// What to get of an object: all of it, or some bytes, and only of the object with this tag.
+#[derive(Default)]
+pub(crate) struct Part<'a> {
+    pub(crate) range: Option<Range<u64>>,
+    pub(crate) tag: Option<&'a str>,
 }
 
 /// Refuses what [`S3::connect`] would refuse, without touching anything.
@@ -50,10 +60,12 @@ impl S3 {
         let mut http = Builder::new();
         http.set_pool_max_idle_per_host(Some(fetch.max_in_flight));
         // Without TLS no certificates are looked for, which a minimal image may not have.
-        let http = if plain && !matches!(settings.credentials, CredentialsSource::DefaultChain) {
-            http.build_http()
-        } else {
-            http.tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
+        let without_tls = plain && !matches!(settings.credentials, CredentialsSource::DefaultChain);
+        let ring = Provider::Rustls(CryptoMode::Ring);
+        let http = match settings.connect_to {
+            Some(address) => http.tls_provider(ring).build_with_resolver(Always(address)),
+            None if without_tls => http.build_http(),
+            None => http.tls_provider(ring).build_https(),
         };
         let mut config = aws_sdk_s3::Config::builder()
             .behavior_version(BehaviorVersion::v2026_01_12())
@@ -93,20 +105,22 @@ impl S3 {
         Ok(Self { client: Client::from_conf(config.build()) })
     }
 
-    /// The whole object or the bytes of `range`, as one attempt within its own deadline.
+    /// The whole object or a part of it, as one attempt within its own deadline.
     pub(crate) async fn get(
         &self,
         bucket: &str,
         key: &str,
-        range: Option<Range<u64>>,
+        part: Part<'_>,
         max_bytes: u64,
         settings: &FetchSettings,
     ) -> Result<Fetched, AttemptError> {
         let began = Instant::now();
         let mut request = self.client.get_object().bucket(bucket).key(key);
-        if let Some(range) = &range {
+        if let Some(range) = &part.range {
             request = request.range(format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
         }
+        // Not every server heeds it, so the caller compares the answer's tag too.
+        request = request.set_if_match(part.tag.filter(|tag| !tag.is_empty()).map(str::to_owned));
         let answer = within(began, settings.deadline_for(0), request.send())
             .await?
             .map_err(|error| classify(&error))?;
@@ -141,7 +155,7 @@ impl S3 {
             // An answer to HEAD has no body and so no error code: a missing bucket, an expired token and a refusal look alike. GET
             // of one byte tells.
             Err(error) if error.raw_response().is_some() => {
-                let first = self.get(bucket, key, Some(0..1), 1, settings).await?;
+                let first = self.get(bucket, key, Part { range: Some(0..1), tag: None }, 1, settings).await?;
                 return Ok(first.version);
             }
             Err(error) => return Err(classify(&error)),
@@ -151,6 +165,16 @@ impl S3 {
                 AttemptError::transient(TransientKind::Unintelligible, "an answer without content-length")
             })?;
         Ok(ObjectVersion { size, tag: answer.e_tag().unwrap_or_default().to_owned() })
+    }
+}
+
+/// Every name has this address.
+#[derive(Clone, Debug)]
+struct Always(IpAddr);
+
+impl ResolveDns for Always {
+    fn resolve_dns<'a>(&'a self, _name: &'a str) -> DnsFuture<'a> {
+        DnsFuture::ready(Ok(vec![self.0]))
     }
 }
 
@@ -194,10 +218,11 @@ async fn collect(
     let mut read: u64 = 0;
     while let Some(chunk) = body.next().await {
         let chunk = chunk.map_err(|error| {
-            AttemptError::transient(
-                TransientKind::IncompleteBody,
-                aws_sdk_s3::error::DisplayErrorContext(&error),
-            )
+            let detail = DisplayErrorContext(&error).to_string();
+            // The SDK hands the validator's error on in words only.
+            let damaged = detail.contains("checksum mismatch");
+            let kind = if damaged { TransientKind::Checksum } else { TransientKind::IncompleteBody };
+            AttemptError::transient(kind, detail)
         })?;
         read = read.saturating_add(chunk.len() as u64);
         if read > max_bytes {

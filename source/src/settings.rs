@@ -1,6 +1,7 @@
 //! What a person can choose about fetching. Times are plain durations, so tests use small ones instead of sleeping.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ pub struct S3Settings {
     pub endpoint: Option<String>,
     /// Bucket in the path instead of the host name; most servers other than AWS need it.
     pub force_path_style: bool,
+    /// Connect here, whatever the name of the host says, which requests go on naming: a private link, or a server whose names nobody
+    /// resolves. The port stays the endpoint's.
+    pub connect_to: Option<IpAddr>,
     /// Who we are.
     pub credentials: CredentialsSource,
 }
@@ -74,8 +78,12 @@ pub struct FetchSettings {
     pub retry_base: Duration,
     /// No pause is longer.
     pub retry_cap: Duration,
-    /// Pause before a missing object is looked for a second time and then believed to be missing.
+    /// Pause before a missing object is looked for a second time and then believed to be missing. Stores are consistent nowadays, so it
+    /// only keeps the two looks out of one and the same hiccup of what stands before the store; a trainer may wait for it once for each
+    /// of a position's candidates.
     pub missing_pause: Duration,
+    /// An object in S3 that was confirmed to be missing is reported so for this long, without another look.
+    pub missing_memory: Duration,
     /// Seed of the jitter, so that a run can be repeated. Give each process another.
     pub jitter_seed: u64,
 }
@@ -94,7 +102,8 @@ impl Default for FetchSettings {
             min_in_flight: 2,
             retry_base: Duration::from_millis(100),
             retry_cap: Duration::from_secs(5),
-            missing_pause: Duration::from_millis(200),
+            missing_pause: Duration::from_millis(20),
+            missing_memory: Duration::from_secs(60),
             jitter_seed: 0,
         }
     }

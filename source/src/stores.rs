@@ -1,7 +1,7 @@
 //! Takes an object's address and a limit, gives its bytes: the loop of attempts over S3 and local files.
 //!
 //! One `get` is a few attempts within bounds. Each attempt is whole: nothing of a broken answer is kept, because the SDK does not retry
-//! once the headers are in. A missing object is looked for twice. What is still not there after the last attempt is `Transient`, never
+//! once the headers are in. A missing object is looked for twice, and then remembered for a while. What is still not there after the last attempt is `Transient`, never
 //! `Permanent`: the caller goes on asking at its own pace.
 
 use std::collections::HashSet;
@@ -19,7 +19,8 @@ use crate::backoff;
 use crate::classify::{NO_REGION, remedy};
 use crate::error::{AttemptError, FetchError, PermanentKind, SetupError, TransientKind};
 use crate::file;
-use crate::s3::{self, S3};
+use crate::missing::ConfirmedMissing;
+use crate::s3::{self, Part, S3};
 use crate::settings::{FetchSettings, S3Settings};
 use crate::stats::{FetchStats, Gauge};
 use crate::throttle::{Gate, Place};
@@ -38,6 +39,7 @@ struct Inner {
     s3: OnceCell<S3>,
     s3_gate: Gate,
     file_gate: Gate,
+    missing: ConfirmedMissing,
     jitter: Mutex<fastrand::Rng>,
     /// Buckets where [`Stores::probe`] saw a missing key refused.
     hiding_buckets: Mutex<HashSet<String>>,
@@ -99,6 +101,7 @@ impl Stores {
             inner: Arc::new(Inner {
                 s3: OnceCell::new(),
                 file_gate: Gate::new(settings.max_in_flight, settings.max_in_flight),
+                missing: ConfirmedMissing::new(settings.missing_memory),
                 jitter: Mutex::new(fastrand::Rng::with_seed(settings.jitter_seed)),
                 hiding_buckets: Mutex::default(),
                 s3_gate,
@@ -196,7 +199,8 @@ impl Stores {
         let length = range.as_ref().map(|range| range.end - range.start);
         let fetched = match uri {
             ObjectUri::S3 { bucket, key } => {
-                self.s3().await?.get(bucket, key, range, max_bytes, &self.inner.settings).await?
+                let part = Part { range, tag: expected.as_ref().map(|version| version.tag.as_str()) };
+                self.s3().await?.get(bucket, key, part, max_bytes, &self.inner.settings).await?
             }
             ObjectUri::File(path) => {
                 let path = path.clone();
@@ -251,6 +255,10 @@ impl Stores {
             ObjectUri::File(_) => &self.inner.file_gate,
         };
         let began = Instant::now();
+        if self.inner.missing.has(uri, began) {
+            stats.missing.fetch_add(1, Relaxed);
+            return Err(FetchError::Permanent { kind: PermanentKind::Missing, uri: uri.clone() });
+        }
         let mut failures: u32 = 0;
         let mut looked_once = false;
         loop {
@@ -272,6 +280,7 @@ impl Stores {
                 }
                 Err(AttemptError::Missing) if looked_once => {
                     stats.missing.fetch_add(1, Relaxed);
+                    self.inner.missing.add(uri, Instant::now());
                     return permanent(PermanentKind::Missing);
                 }
                 Err(AttemptError::Missing) => {

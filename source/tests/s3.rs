@@ -51,6 +51,7 @@ impl Setup {
             region: None,
             endpoint: Some(self.proxy.endpoint()),
             force_path_style: true,
+            connect_to: None,
             credentials,
         };
         Stores::new(s3, settings).unwrap()

@@ -1,8 +1,8 @@
-//! What tests of several crates share: a real S3 server in this process, a proxy that breaks HTTP in scripted ways, and a real
-//! browser.
+//! What tests of several crates share: two real S3 servers, ours in this process and an independent one, a proxy that breaks
+//! HTTP in scripted ways, and a real browser.
 //!
 //! ```text
-//!   client under test ──► FaultProxy ──► EmbeddedS3 (or any HTTP server)
+//!   client under test ──► FaultProxy ──► EmbeddedS3 | VersityGw ◄── client: puts objects
 //!   page under test ◄── Browser, by a pipe
 //! ```
 //!
@@ -11,10 +11,14 @@
 
 /// A real browser.
 pub mod browser;
+mod client;
 mod proxy;
+mod versity;
 
+pub use client::{client, put_folder};
 pub use feedmill_embedded_s3::{EmbeddedS3, EmbeddedS3Error, Keys};
 pub use proxy::{Fault, FaultProxy, Rule, SeenRequest};
+pub use versity::{VIRTUAL_DOMAIN, VersityGw};
 
 impl TestKeys {
     /// The same keys everywhere in tests.

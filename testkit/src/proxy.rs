@@ -30,6 +30,10 @@ pub enum Fault {
         /// Bytes a second; at least 1.
         bytes_per_second: u32,
     },
+    /// The last byte of the body is another one.
+    WrongByte,
+    /// The request goes upstream with a date an hour off.
+    WrongDate,
     /// An S3 error instead of the answer. The request does not reach the upstream.
     S3Error {
         /// HTTP status.
@@ -99,6 +103,8 @@ pub struct SeenRequest {
     pub head: String,
     /// What befell it.
     pub fault: Option<Fault>,
+    /// Status of the upstream's answer, once there is one.
+    pub status: Option<u16>,
 }
 
 /// A running proxy; stops when dropped.
@@ -182,7 +188,8 @@ fn lock(script: &Mutex<Script>) -> MutexGuard<'_, Script> {
 }
 
 impl Script {
-    fn take(&mut self, head: &str) -> Option<Fault> {
+    /// The number of the request, and what befalls it.
+    fn take(&mut self, head: &str) -> (usize, Option<Fault>) {
         let mut words = head.split(' ');
         let method = words.next().unwrap_or_default().to_owned();
         let target = words.next().unwrap_or_default().to_owned();
@@ -192,8 +199,9 @@ impl Script {
             rule.left = rule.left.map(|left| left - 1);
             rule.fault.clone()
         });
-        self.seen.push(SeenRequest { method, target, head: head.to_owned(), fault: fault.clone() });
-        fault
+        let head = head.to_owned();
+        self.seen.push(SeenRequest { method, target, head, fault: fault.clone(), status: None });
+        (self.seen.len() - 1, fault)
     }
 }
 
@@ -209,8 +217,8 @@ async fn serve(mut client: TcpStream, upstream: SocketAddr, script: &Mutex<Scrip
             }
         }
         let request: Vec<u8> = buffer.drain(..request_length).collect();
-        let fault = lock(script).take(&head);
-        let answer = match &fault {
+        let (number, fault) = lock(script).take(&head);
+        let mut answer = match &fault {
             Some(Fault::ResetBeforeHeaders) => {
                 client.set_zero_linger()?;
                 return Ok(());
@@ -227,11 +235,23 @@ async fn serve(mut client: TcpStream, upstream: SocketAddr, script: &Mutex<Scrip
                 client.write_all(&answer_with(*status, "text/html", &head, "<html>scripted</html>")).await?;
                 continue;
             }
+            Some(Fault::WrongDate) => {
+                let (head, body) = request.split_at(head_length);
+                let head = an_hour_off(&String::from_utf8_lossy(head));
+                ask(upstream, &[head.as_bytes(), body].concat(), head.len()).await?
+            }
             _ => ask(upstream, &request, head_length).await?,
         };
+        lock(script).seen[number].status = status(&answer);
         let body_at = find(&answer, b"\r\n\r\n").map_or(answer.len(), |at| at + 4);
         let half = body_at + (answer.len() - body_at) / 2;
         match fault {
+            Some(Fault::WrongByte) => {
+                if let [.., last] = &mut answer[body_at..] {
+                    *last = !*last;
+                }
+                client.write_all(&answer).await?;
+            }
             Some(Fault::ResetMidBody) => {
                 client.write_all(&answer[..half]).await?;
                 // A reset takes back what has not been delivered; on loopback the headers have been.
@@ -286,6 +306,17 @@ async fn ask(upstream: SocketAddr, request: &[u8], head_length: usize) -> io::Re
     Ok(answer)
 }
 
+/// The head with `x-amz-date: YYYYMMDDTHHMMSSZ` an hour away on the same day, which the signature's scope names.
+fn an_hour_off(head: &str) -> String {
+    let name = "x-amz-date: ";
+    let Some(at) = head.find(name).map(|at| at + name.len() + 9) else {
+        return head.to_owned();
+    };
+    let hour: u32 = head[at..at + 2].parse().unwrap_or(0);
+    let other = if hour == 0 { 1 } else { hour - 1 };
+    format!("{}{other:02}{}", &head[..at], &head[at + 2..])
+}
+
 async fn stall(client: &mut TcpStream) -> io::Result<()> {
     let mut rest = [0; 1024];
     while client.read(&mut rest).await? > 0 {}
@@ -299,6 +330,11 @@ fn answer_with(status: u16, kind: &str, request_head: &str, text: &str) -> Vec<u
         body.len()
     )
     .into_bytes()
+}
+
+/// Of an answer: `HTTP/1.1 STATUS ...`.
+fn status(answer: &[u8]) -> Option<u16> {
+    std::str::from_utf8(answer.get(9..12)?).ok()?.parse().ok()
 }
 
 fn content_length(head: &str) -> usize {

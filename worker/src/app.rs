@@ -112,6 +112,7 @@ impl Machinery {
             region: pipeline.s3.region.clone(),
             endpoint: settings.s3_endpoint.clone().or_else(|| pipeline.s3.endpoint.clone()),
             force_path_style: pipeline.s3.force_path_style || settings.s3_endpoint.is_some(),
+            connect_to: None,
             credentials: match &settings.s3_credentials {
                 Some(folder) => CredentialsSource::Folder(folder.clone()),
                 None => CredentialsSource::DefaultChain,
@@ -346,6 +347,7 @@ impl App {
             bytes_in: count(&self.machinery.stores.stats().bytes),
             busy_ms: self.machinery.pool.busy_nanoseconds() / 1_000_000,
             bad: loaded.map(|loaded| loaded.engine.maker().bad.by_class()).unwrap_or_default(),
+            problems: streams.iter().flat_map(|stream| stream.problems()).collect(),
             reports: self.reports(),
         }
     }

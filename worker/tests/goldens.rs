@@ -7,21 +7,22 @@ use std::collections::HashMap;
 
 use feedmill_protocol::bad::RowStatus;
 use feedmill_protocol::frame::{BatchView, FrameView};
+use feedmill_protocol::pipeline::ValidatedPipeline;
 use feedmill_protocol::position::Range;
+use feedmill_testkit::{VersityGw, client, put_folder};
 use feedmill_worker::in_process::{InProcess, Options};
+use feedmill_worker::settings::Settings;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use support::{document, golden, pipeline, processor_folder, served, settings};
+use support::{credentials_folder, document, golden, pipeline, processor_folder, served, settings};
 
 const Q3_SMALL: &str = ", minPixels: 4096, maxPixels: 32768, controlTokens: {assistant: Escape}";
 const Q3_SMALL_KEEP: &str = ", minPixels: 4096, maxPixels: 32768";
 
-fn streams(manifest: &str) -> String {
-    let root = golden("");
-    let root = root.display();
+fn streams(root: &str, manifest: &str) -> String {
     format!(
         "  - name: train\n    shuffle: false\n    badSamples: Fail\n    datasets: [{{name: golden, uri: \
-         \"file://{root}/manifests/{manifest}\", imageBaseUri: \"file://{root}/\"}}]\n"
+         \"{root}/manifests/{manifest}\", imageBaseUri: \"{root}/\"}}]\n"
     )
 }
 
@@ -43,8 +44,13 @@ fn hex(bytes: &[u8]) -> String {
 async fn rows_match(manifest: &str, settings: &str, keep_content: bool) {
     let processor = processor_folder();
     let uri = format!("file://{}/", processor.path().display());
-    let pipeline = pipeline(&document(&uri, settings, &streams(manifest)));
-    let worker = InProcess::open(pipeline, Options::default()).await.unwrap();
+    let root = format!("file://{}", golden("").display());
+    let pipeline = pipeline(&document(&uri, settings, &streams(&root, manifest)));
+    rows_match_in(pipeline, Options::default(), manifest, keep_content).await;
+}
+
+async fn rows_match_in(pipeline: ValidatedPipeline, options: Options, manifest: &str, keep_content: bool) {
+    let worker = InProcess::open(pipeline, options).await.unwrap();
     let places = places(manifest);
     let (mut held, mut patches_held) = (0, 0);
     for batch in expected()["batches"].as_array().unwrap() {
@@ -130,32 +136,92 @@ async fn messages_with_images_column() {
     rows_match("messages-images.jsonl", Q3_SMALL, false).await;
 }
 
+/// An independent S3 server with everything of the goldens in its bucket `golden`.
+struct Independent {
+    server: VersityGw,
+    keys: tempfile::TempDir,
+    _root: tempfile::TempDir,
+}
+
+impl Independent {
+    async fn new() -> Self {
+        let (root, processor) = (tempfile::tempdir().unwrap(), processor_folder());
+        let server = VersityGw::start(root.path());
+        let client = client(&server.endpoint());
+        client.create_bucket().bucket("golden").send().await.unwrap();
+        for (folder, prefix) in [
+            (golden("images"), "images/"),
+            (golden("manifests"), "manifests/"),
+            (processor.path().to_owned(), "processor/"),
+        ] {
+            put_folder(&client, "golden", &folder, prefix).await;
+        }
+        Self { server, keys: credentials_folder(), _root: root }
+    }
+}
+
+/// Manifest, processor and pictures from versitygw: the same rows, with 0 differences.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_row_is_the_same_from_another_s3_server() {
+    let s3 = Independent::new().await;
+    for (manifest, settings, keep) in [
+        ("openai.jsonl", Q3_SMALL_KEEP, true),
+        ("llava-array.json", Q3_SMALL, false),
+        ("sharegpt.jsonl", Q3_SMALL, false),
+    ] {
+        let streams = streams("s3://golden", manifest);
+        let pipeline = pipeline(&document("s3://golden/processor/", settings, &streams));
+        let options = Options {
+            s3_endpoint: Some(s3.server.endpoint()),
+            s3_credentials_dir: Some(s3.keys.path().to_owned()),
+            ..Options::default()
+        };
+        // The array holds the records of the lines.
+        let lines = manifest.replace("-array.json", ".jsonl");
+        rows_match_in(pipeline, options, &lines, keep).await;
+    }
+}
+
 /// The padded layout over HTTP, byte for byte what the processor returns.
 #[tokio::test(flavor = "multi_thread")]
 async fn padded_batches_are_the_processors_own() {
     let processor = processor_folder();
-    let batches = expected();
-    let places = places("openai.jsonl");
+    let uri = format!("file://{}/", processor.path().display());
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("batches.jsonl"), records_of_batches()).unwrap();
+    let manifest = format!("file://{}/batches.jsonl", folder.path().display());
+    padded_match(&uri, &manifest, &format!("file://{}/", golden("").display()), &settings()).await;
+}
+
+/// The same worker, its data in versitygw.
+#[tokio::test(flavor = "multi_thread")]
+async fn padded_batches_are_the_same_from_another_s3_server() {
+    let s3 = Independent::new().await;
+    let put = client(&s3.server.endpoint()).put_object().bucket("golden").key("batches.jsonl");
+    put.body(records_of_batches().into_bytes().into()).send().await.unwrap();
+    let mut settings = settings();
+    settings.s3_endpoint = Some(s3.server.endpoint());
+    settings.s3_credentials = Some(s3.keys.path().to_owned());
+    padded_match("s3://golden/processor/", "s3://golden/batches.jsonl", "s3://golden/", &settings).await;
+}
+
+/// The batches' samples, one after another, so that a batch is a range.
+fn records_of_batches() -> String {
+    let (batches, places) = (expected(), places("openai.jsonl"));
     let manifest = std::fs::read_to_string(golden("manifests/openai.jsonl")).unwrap();
     let lines: Vec<&str> = manifest.lines().collect();
-    // The batches' samples, one after another, so that a batch is a range.
-    let folder = tempfile::tempdir().unwrap();
-    let mut text = String::new();
-    for batch in batches["batches"].as_array().unwrap() {
-        for id in batch["samples"].as_array().unwrap() {
-            text += lines[places[id.as_str().unwrap()] as usize];
-            text += "\n";
-        }
-    }
-    std::fs::write(folder.path().join("batches.jsonl"), text).unwrap();
+    let samples =
+        batches["batches"].as_array().unwrap().iter().flat_map(|batch| batch["samples"].as_array().unwrap());
+    samples.map(|id| lines[places[id.as_str().unwrap()] as usize].to_owned() + "\n").collect()
+}
+
+async fn padded_match(processor: &str, manifest: &str, images: &str, settings: &Settings) {
+    let batches = expected();
     let streams = format!(
-        "  - name: train\n    shuffle: false\n    datasets: [{{name: golden, uri: \
-         \"file://{}/batches.jsonl\", imageBaseUri: \"file://{}/\"}}]\n",
-        folder.path().display(),
-        golden("").display()
+        "  - name: train\n    shuffle: false\n    datasets: [{{name: golden, uri: \"{manifest}\", imageBaseUri: \
+         \"{images}\"}}]\n"
     );
-    let uri = format!("file://{}/", processor.path().display());
-    let served = served(pipeline(&document(&uri, Q3_SMALL, &streams)), &settings()).await;
+    let served = served(pipeline(&document(processor, Q3_SMALL, &streams)), settings).await;
     for (index, batch) in batches["batches"].as_array().unwrap().iter().enumerate() {
         let path = format!("/v1/streams/train/batches/{}-{}?layout=hf", index * 4, index * 4 + 4);
         let answer = served.get(&path).await;

@@ -190,6 +190,54 @@ async fn a_folder_of_images_that_vanishes_for_a_while_changes_no_byte() {
     assert_eq!(worker.get("/v1/bad").await.json()["records"].as_array().unwrap().len(), 0);
 }
 
+/// A changed manifest used to be refused without a word in the log or the status, until somebody read an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_changed_is_told_where_people_look() {
+    let (folder, processor) = (tempfile::tempdir().unwrap(), processor_folder());
+    let manifest = folder.path().join("llava.jsonl");
+    std::fs::copy(golden("manifests/llava.jsonl"), &manifest).unwrap();
+    let streams = format!(
+        "  - name: train\n    datasets: [{{name: llava, uri: \"file://{}\", imageBaseUri: \"file://{}/\"}}]\n",
+        manifest.display(),
+        golden("").display()
+    );
+    let uri = format!("file://{}/", processor.path().display());
+    let document = document(&uri, ", minPixels: 4096, maxPixels: 32768", &streams);
+    let worker = served(pipeline(&document), &settings()).await;
+    assert_eq!(worker.get("/v1/status").await.json().get("problems"), None);
+    assert_eq!(worker.get("/readyz").await.body, b"ready\n");
+    let text = std::fs::read(&manifest).unwrap();
+    std::fs::write(&manifest, &text[1..]).unwrap();
+    let answer = worker.get(BATCH).await;
+    assert_eq!(answer.status, 502, "{answer:?}");
+    let remedy = answer.json()["remedy"].as_str().unwrap().to_owned();
+    let problem = worker.get("/v1/status").await.json()["problems"][0].as_str().unwrap().to_owned();
+    assert!(problem.starts_with("stream train, data set llava: the manifest has changed"), "{problem}");
+    assert!(problem.ends_with(&remedy), "{problem}");
+    let ready = worker.get("/readyz").await;
+    assert_eq!((ready.status, ready.body), (200, format!("ready\nproblem: {problem}\n").into_bytes()));
+}
+
+/// Each meeting with a missing picture used to cost a trainer two requests and a pause, one candidate after another.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_pictures_are_looked_for_twice_in_all_not_at_each_meeting() {
+    let record = r#"{"image": "images/gone-N.jpg", "conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": "x"}]}"#;
+    // Three of four records cannot be used, so candidates are mostly missing too.
+    let records: String = (0..200).map(|n| record.replace('N', &n.to_string()) + "\n").collect();
+    let bench = bench(&records).await;
+    for start in (0..256).step_by(16) {
+        let answer = bench.worker.get(&format!("/v1/streams/train/batches/{start}-{}", start + 16)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    let bad = bench.worker.get("/v1/bad").await.json();
+    let records = bad["records"].as_array().unwrap();
+    let met: u64 = records.iter().map(|record| record["times"].as_u64().unwrap()).sum();
+    assert!(records.len() > 100 && met > 2 * records.len() as u64, "{met} meetings with {}", records.len());
+    // Meetings at the same moment may look at the same time.
+    let looks = bench.proxy.count("gone");
+    assert!(looks < 3 * records.len(), "{looks} requests for {} pictures, met {met} times", records.len());
+}
+
 /// An uncompressed picture of `side` x `side` pixels in one colour, 3 bytes a pixel.
 fn bitmap(side: u32, colour: u8) -> Vec<u8> {
     let row = (side * 3).next_multiple_of(4);

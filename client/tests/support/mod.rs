@@ -500,6 +500,7 @@ fn status(plan: String) -> WorkerStatus {
         bytes_in: 0,
         busy_ms: 0,
         bad: Default::default(),
+        problems: Vec::new(),
         reports: Vec::new(),
     }
 }

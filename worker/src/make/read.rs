@@ -8,7 +8,7 @@ use feedmill_text::record::{Conversation, ImageReference, parse_record};
 
 use super::{Attempt, Fault, MakeError};
 use crate::order::RecordId;
-use crate::stream::Stream;
+use crate::stream::{CHANGED_REMEDY, Stream};
 
 /// Where a picture's bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,10 +51,18 @@ pub(super) fn read(stream: &Stream, id: RecordId) -> Result<ReadSample, Attempt>
         RecordReadError::TooLong { line, .. } => {
             Attempt::Bad(Fault { class: BadClass::LineTooLong, line, key: None, detail: error.to_string() })
         }
-        _ => Attempt::Failed(MakeError::Source {
-            detail: with_causes(&error),
-            remedy: "restore the manifest, or give the new one another name and start again",
-        }),
+        _ => {
+            let detail = with_causes(&error);
+            if matches!(error, RecordReadError::Changed { .. }) && dataset.note_changed() {
+                tracing::error!(
+                    stream = stream.name,
+                    dataset = dataset.name,
+                    remedy = CHANGED_REMEDY,
+                    "{detail}"
+                );
+            }
+            Attempt::Failed(MakeError::Source { detail, remedy: CHANGED_REMEDY })
+        }
     })?;
     let line = record.line;
     let bad = |class, detail| Attempt::Bad(Fault { class, line, key: None, detail });

@@ -243,7 +243,11 @@ async fn report(State(app): Shared, request: Request) -> Response<Body> {
 
 async fn ready(State(app): Shared) -> Response<Body> {
     match loaded(&app) {
-        Ok(_) => Response::new(Body::from("ready\n")),
+        Ok(loaded) => {
+            let problems = loaded.streams().iter().flat_map(|stream| stream.problems());
+            let lines = problems.map(|problem| format!("problem: {problem}\n"));
+            Response::new(Body::from("ready\n".to_owned() + &lines.collect::<String>()))
+        }
         Err(problem) => answer::problem(&problem),
     }
 }

@@ -1,6 +1,7 @@
 //! One data set: manifest, image base, shape, excluded lines.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use feedmill_protocol::pipeline::spec::{DatasetSpec, RecordFormat};
 use feedmill_source::{
@@ -11,6 +12,10 @@ use feedmill_text::record::{RecordRules, RecordShape, ShapeError, detect_shape};
 
 /// So many of the first records decide what shape a data set has.
 const SHAPE_RECORDS: u64 = 64;
+
+/// What to do when a manifest is not the one that was opened.
+pub const CHANGED_REMEDY: &str =
+    "restore the manifest and start again, or give the new one a name of its own";
 
 /// A data set, ready to be read.
 pub struct Dataset {
@@ -30,6 +35,8 @@ pub struct Dataset {
     pub exclude: HashSet<u64>,
     /// What a missing image looks like where its images lie.
     pub missing: MissingLooksLike,
+    /// Whether the manifest was seen to have changed since it was opened.
+    changed: AtomicBool,
 }
 
 /// Why a data set cannot be read.
@@ -108,7 +115,19 @@ impl Dataset {
             percent: spec.percent,
             exclude: spec.exclude.iter().copied().collect(),
             missing,
+            changed: AtomicBool::new(false),
         })
+    }
+
+    /// Notes that the manifest is not what it was any more, which nothing but a new start mends; true the first time.
+    pub fn note_changed(&self) -> bool {
+        !self.changed.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether the manifest was seen to have changed.
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
     }
 }
 

@@ -20,7 +20,7 @@ use feedmill_source::{ManifestSettings, Progress, Stores};
 
 use crate::order::{Order, OrderError, RecordId, Share};
 
-pub use dataset::{Dataset, DatasetError};
+pub use dataset::{CHANGED_REMEDY, Dataset, DatasetError};
 pub use processor::{Processor, ProcessorError};
 
 /// So many candidates are tried after the assigned record (preprocessing rules §8).
@@ -60,6 +60,17 @@ pub enum Verdict {
 }
 
 impl Stream {
+    /// What is wrong with it until a person acts and the worker starts again; names of data sets, no keys.
+    pub fn problems(&self) -> impl Iterator<Item = String> {
+        let changed = self.datasets.iter().filter(|dataset| dataset.has_changed());
+        changed.map(|dataset| {
+            format!(
+                "stream {}, data set {}: the manifest has changed since it was opened: {CHANGED_REMEDY}",
+                self.name, dataset.name
+            )
+        })
+    }
+
     /// What a record that is bad by this class means for its position.
     #[must_use]
     pub fn verdict(&self, class: BadClass) -> Verdict {
