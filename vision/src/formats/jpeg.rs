@@ -99,6 +99,10 @@ fn damaged(error: turbojpeg::Error) -> ImageError {
         turbojpeg::Error::TurboJpegError(text) => text,
         other => other.to_string(),
     };
+    // A picture must not be bad on a machine that is short of memory and good on others.
+    if text.starts_with("Insufficient memory") || text.contains("Memory allocation failure") {
+        return ImageError::NoMemory;
+    }
     // libjpeg's own prefix would say the same twice.
     ImageError::corrupt(text.trim_start_matches("Corrupt JPEG data: ").to_lowercase())
 }

@@ -1,0 +1,1 @@
+//! What hostile input may do to Feedmill.
