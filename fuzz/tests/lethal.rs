@@ -262,3 +262,27 @@ fn a_picture_that_takes_all_memory_is_stopped_by_the_limit_of_its_child() {
     assert!(answer.contains("feedmill:lethal-sample"), "{answer}");
     assert!(worker.lives());
 }
+
+/// The most memory that a process has had, in bytes.
+fn peak(process: &Child) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Tables of Huffman codes are not announced by a lossless WebP's header; this file has 1.1 GB of them in 2.3 MB.
+#[test]
+fn a_lossless_webp_full_of_tables_takes_no_memory_of_the_worker() {
+    let data = Data::new("");
+    let path = data.folder.path().join("5.jpg");
+    std::fs::write(path, feedmill_fuzz::hostile::webp_of_tables(16_384)).unwrap();
+    let mut worker = Worker::lethal(&data.pipeline(&[]));
+    assert!(worker.get("/v1/streams/train/batches/0-4", 0).starts_with("HTTP/1.1 200"));
+    let before = peak(&worker.child);
+    let answer = worker.get("/v1/streams/train/batches/4-6", 0);
+    assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("bytes of memory"), "{answer}");
+    assert!(answer.contains("\"line\":6") && answer.contains("feedmill:lethal-sample"), "{answer}");
+    let grown = peak(&worker.child) - before;
+    assert!(grown < 64 << 20, "the worker took {grown} bytes");
+    assert!(worker.lives());
+}

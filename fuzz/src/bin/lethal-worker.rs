@@ -8,6 +8,10 @@ use feedmill_vision::{ColorPolicy, Geometry, ImageError, ImageHeader, Scratch, f
 use feedmill_worker::suspect::child_main;
 use feedmill_worker::{WorkerArgs, main_with};
 
+/// The worker's own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Parser)]
 struct Cli {
     #[command(flatten)]

@@ -33,7 +33,7 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     if markers.components.len() == 4 {
         working = working.saturating_add(area_bytes(width, height, 4));
     }
-    Ok(Outline { width, height, orientation: markers.orientation, working_bytes: working })
+    Ok(Outline { width, height, orientation: markers.orientation, working_bytes: working, hidden_bytes: 0 })
 }
 
 /// A decompressor for one picture only, which costs microseconds. A used one keeps the quantisation and

@@ -36,10 +36,10 @@ impl SampleMaker {
         let shape = sized.shape(&stream.processor.geometry);
         let mut sized = sized;
         loop {
-            let child = self.child_if_suspected(key);
+            let child = self.child_if_suspected(key, sized.hidden_bytes());
             let decode_bytes = match &child {
                 Some(_) => sized.child_bytes(shape),
-                None => sized.decode_bytes(),
+                None => sized.decode_bytes(u64::MAX),
             };
             let place = self.arena.reserve(shape.region_len(), urgency).await.map_err(too_large)?;
             let permit = self

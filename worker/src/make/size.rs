@@ -12,7 +12,7 @@ use super::read::ReadSample;
 use super::{Attempt, Fault, MakeError};
 use crate::engine::sample::SampleShape;
 use crate::stream::Stream;
-use crate::suspect::{CHILD_SLACK_BYTES, bad_class};
+use crate::suspect::{CHILD_SLACK_BYTES, MOST_HIDDEN_BYTES, bad_class};
 
 /// One picture whose size in the sample is known.
 #[derive(Clone, Debug)]
@@ -55,16 +55,25 @@ impl SizedSample {
         }
     }
 
-    /// Most memory that decoding one of its pictures takes.
-    pub(super) fn decode_bytes(&self) -> u64 {
-        self.headers.iter().map(ImageHeader::decode_bytes).max().unwrap_or(0)
+    /// Memory that one of its pictures may take beyond what it announces.
+    pub(super) fn hidden_bytes(&self) -> u64 {
+        self.headers.iter().map(ImageHeader::hidden_bytes).max().unwrap_or(0)
+    }
+
+    /// Most memory that decoding one of its pictures takes, when it takes no more than `most_hidden` beyond what
+    /// it announces.
+    pub(super) fn decode_bytes(&self, most_hidden: u64) -> u64 {
+        let bytes = |header: &ImageHeader| {
+            header.decode_bytes().saturating_add(header.hidden_bytes().min(most_hidden))
+        };
+        self.headers.iter().map(bytes).max().unwrap_or(0)
     }
 
     /// Most memory that a child takes which makes its pictures.
     pub(super) fn child_bytes(&self, shape: SampleShape) -> u64 {
         let largest = self.pictures.iter().map(Bytes::len).max().unwrap_or(0);
         let held = (largest + shape.patches_len()) as u64;
-        self.decode_bytes().saturating_add(held).saturating_add(CHILD_SLACK_BYTES)
+        self.decode_bytes(MOST_HIDDEN_BYTES).saturating_add(held).saturating_add(CHILD_SLACK_BYTES)
     }
 
     /// Files of its pictures, by source.

@@ -16,7 +16,7 @@ use super::{Attempt, Fault, MakeError, SampleMaker};
 use crate::engine::SampleKey;
 use crate::engine::sample::SampleShape;
 use crate::stream::Stream;
-use crate::suspect::{Ending, Evidence, Order, PictureOrder, Suspects};
+use crate::suspect::{Ending, Evidence, MOST_HIDDEN_BYTES, Order, PictureOrder, Suspects};
 
 /// Memory of a child that only reads headers, apart from the picture.
 const HEADER_BYTES: u64 = 4 << 20;
@@ -30,16 +30,11 @@ pub(super) struct Child {
 }
 
 impl SampleMaker {
-    /// A child for this position, when workers have died under it.
-    pub(super) fn child_if_suspected(&self, key: SampleKey) -> Option<Child> {
-        if !self.suspects.is_suspected(key) {
+    /// A child for this position, when workers have died under it or a picture hides too much of what it takes.
+    pub(super) fn child_if_suspected(&self, key: SampleKey, hidden_bytes: u64) -> Option<Child> {
+        if hidden_bytes <= MOST_HIDDEN_BYTES && !self.suspects.is_suspected(key) {
             return None;
         }
-        self.child(key)
-    }
-
-    /// A child, where there is a program for it.
-    pub(super) fn child(&self, key: SampleKey) -> Option<Child> {
         Some(Child {
             program: self.sandbox.program.clone()?,
             runtime: Handle::current(),
@@ -57,7 +52,7 @@ impl SampleMaker {
         pictures: &[Bytes],
         urgency: &Urgency,
     ) -> Result<ReadSample, Attempt> {
-        let Some(child) = self.child_if_suspected(key).filter(|_| !pictures.is_empty()) else {
+        let Some(child) = self.child_if_suspected(key, 0).filter(|_| !pictures.is_empty()) else {
             return Ok(read);
         };
         let (of, pictures) = (Arc::clone(stream), pictures.to_vec());
@@ -135,7 +130,7 @@ impl Child {
             limits: image_limits(stream),
             geometry: &geometry,
             colors: stream.processor.colors,
-            decode_bytes: sized.decode_bytes(),
+            decode_bytes: sized.decode_bytes(MOST_HIDDEN_BYTES),
             pixels: sources.iter().map(pixels).sum(),
             pictures,
         };
