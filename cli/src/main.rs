@@ -53,6 +53,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const LOG: &str = "warn,feedmill_worker::make=error,aws_config=error";
 
 fn main() -> ExitCode {
+    if let Some(code) = feedmill_worker::child_main() {
+        return code;
+    }
     match Arguments::parse().command {
         Command::Local(arguments) => on_runtime(local::run(&arguments)),
         Command::Get(arguments) => on_runtime(succeeding(get::run(&arguments))),

@@ -129,6 +129,7 @@ async fn fetch(fleet: &Fleet, streams: usize, repeats: usize) -> u64 {
                     need: Duration::ZERO,
                     rank: 0,
                     plan: plan.clone(),
+                    deaths: 0,
                 };
                 received += fleet.fetch(&request).await.expect("a batch").bytes().len() as u64;
             }

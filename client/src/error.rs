@@ -11,7 +11,7 @@ use feedmill_protocol::position::{Range, RangeError};
 use feedmill_protocol::ranks::LayoutError;
 use feedmill_protocol::report::ReportError;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, describe};
 use crate::settings::Endpoint;
 
 /// What the client gives up with.
@@ -53,6 +53,16 @@ pub enum ClientError {
         worker: Endpoint,
         /// What it said; [`ClientError::problem`] gives its document.
         fault: Box<Fault>,
+    },
+    /// A record kills the process that makes it, on every worker. No retry helps: its line must be excluded.
+    #[error("range {range} of stream {stream:?} has a record that kills whoever makes it: {}", describe(.problem))]
+    LethalSample {
+        /// The stream.
+        stream: String,
+        /// The range.
+        range: Range,
+        /// Data set, line, object and remedy, as the worker names them.
+        problem: Box<Problem>,
     },
     /// Every live worker reads by another plan than this trainer.
     #[error(
@@ -146,6 +156,7 @@ impl ClientError {
                 Fault::Status { problem, .. } => Some(problem),
                 _ => None,
             },
+            ClientError::LethalSample { problem, .. } => Some(problem),
             _ => None,
         }
     }

@@ -98,7 +98,7 @@ pub enum Fault {
     Hash(u64),
 }
 
-fn describe(problem: &Problem) -> String {
+pub(crate) fn describe(problem: &Problem) -> String {
     match &problem.remedy {
         Some(remedy) => format!("{}: {}; {remedy}", problem.title, problem.detail),
         None => format!("{}: {}", problem.title, problem.detail),
@@ -131,7 +131,9 @@ impl Fault {
             Fault::NotNow { retry_after, .. } => Verdict::Rest(*retry_after),
             Fault::OtherPlan { .. } => Verdict::Exclude,
             Fault::Status { status, problem } => match problem.kind.as_str() {
-                problem_kind::BAD_SAMPLE | problem_kind::STORAGE_DENIED => Verdict::Fatal,
+                problem_kind::BAD_SAMPLE | problem_kind::STORAGE_DENIED | problem_kind::LETHAL_SAMPLE => {
+                    Verdict::Fatal
+                }
                 _ if (400..500).contains(status) && *status != 408 => Verdict::Fatal,
                 _ => Verdict::AskAnother,
             },
@@ -139,9 +141,11 @@ impl Fault {
         }
     }
 
-    /// True when the process may have died of the range: the connection broke while it worked.
+    /// True when the process may have died of the range, or hangs in it: the connection broke while it worked, or
+    /// no answer came although the connection lives. A worker that drains closes in order, and one that nobody
+    /// reaches was not asked. Counting too many costs a child process, and no byte.
     pub(crate) fn is_death(&self) -> bool {
-        matches!(self, Fault::Lost(_))
+        matches!(self, Fault::Lost(_) | Fault::NoHead(_))
     }
 }
 

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use feedmill_protocol::http::problem_kind;
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
 use tokio::sync::Notify;
@@ -86,6 +87,8 @@ pub struct BatchRequest {
     pub rank: u64,
     /// The plan it must be made by.
     pub plan: ExpectedPlan,
+    /// Workers known to have died under it before; 0 when nothing is known.
+    pub deaths: u32,
 }
 
 impl Fleet {
@@ -198,7 +201,7 @@ impl Fleet {
         }
         let begin = chance::now();
         let mut round = Round::default();
-        let mut deaths = 0u32;
+        let mut deaths = request.deaths;
         loop {
             let mut changed = pin!(self.inner.changed.notified());
             changed.as_mut().enable();
@@ -240,7 +243,7 @@ impl Fleet {
                         Err(failed) => failed,
                     };
                     round.failures = round.failures.saturating_add(1);
-                    deaths += u32::from(fault.is_death());
+                    deaths = deaths.saturating_add(u32::from(fault.is_death()));
                     tracing::debug!(worker = %member.endpoint, range = %request.range, reason = %fault, "attempt failed");
                     history.push(FailedAttempt {
                         worker: member.endpoint.clone(),
@@ -284,6 +287,15 @@ impl Fleet {
         let now = chance::now();
         match fault.verdict() {
             Verdict::Fatal => {
+                if let Fault::Status { problem, .. } = &fault
+                    && problem.kind == problem_kind::LETHAL_SAMPLE
+                {
+                    return Err(ClientError::LethalSample {
+                        stream: request.stream.clone(),
+                        range: request.range,
+                        problem: problem.clone(),
+                    });
+                }
                 return Err(ClientError::Refused {
                     stream: request.stream.clone(),
                     range: request.range,

@@ -35,6 +35,9 @@ pub struct PullerSettings {
     pub plan: Option<PlanDigest>,
 }
 
+/// From so many on a worker makes a range's pictures in a child process.
+const DEATHS_OF_A_LETHAL_SAMPLE: u32 = 2;
+
 /// One rank's stream. Ranges are fetched on tasks of their own, so the window fills while the trainer
 /// computes; dropping the puller takes all requests back.
 pub struct Puller {
@@ -138,7 +141,12 @@ impl Puller {
             }
             Err(error) => {
                 self.meter.tally(Tally::withdrawn);
-                let again = self.ask(range, 0);
+                // A worker that was started since must not die of it anew.
+                let deaths = match &error {
+                    ClientError::LethalSample { .. } => DEATHS_OF_A_LETHAL_SAMPLE,
+                    _ => 0,
+                };
+                let again = self.ask(range, 0, deaths);
                 self.window.push_front(again);
                 Err(error)
             }
@@ -175,7 +183,7 @@ impl Puller {
             let Ok(range) = self.range_at(self.next) else {
                 return;
             };
-            let outstanding = self.ask(range, self.window.len());
+            let outstanding = self.ask(range, self.window.len(), 0);
             self.window.push_back(outstanding);
             self.next += 1;
         }
@@ -187,7 +195,7 @@ impl Puller {
     }
 
     /// Asks for a range that stands `ahead` places behind the next one.
-    fn ask(&self, range: Range, ahead: usize) -> Outstanding {
+    fn ask(&self, range: Range, ahead: usize, deaths: u32) -> Outstanding {
         let now = chance::now();
         let need = self.meter.tally(|tally| {
             tally.requested();
@@ -200,6 +208,7 @@ impl Puller {
             need,
             rank: self.settings.rank,
             plan: self.plan.clone(),
+            deaths,
         };
         let history = SharedHistory::default();
         let (fleet, meter, noted) = (self.fleet.clone(), self.meter.clone(), history.clone());

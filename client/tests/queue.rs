@@ -193,6 +193,7 @@ async fn settings_that_make_no_sense_are_refused() {
             need: Duration::ZERO,
             rank: 0,
             plan: ExpectedPlan::any(),
+            deaths: 0,
         };
         assert!(fleet.fetch(&request).await.is_err(), "{stream:?}");
     }

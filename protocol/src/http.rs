@@ -13,7 +13,7 @@ pub const HEADER_PLAN: &str = "feedmill-plan";
 pub const HEADER_RUN: &str = "feedmill-run";
 /// Milliseconds until the range is needed; 0 = waiting now.
 pub const HEADER_NEED: &str = "feedmill-need";
-/// How many workers died under this range.
+/// How many workers died under this range, or fell silent over it.
 pub const HEADER_DEATHS: &str = "feedmill-deaths";
 
 /// Content type of a batch.
@@ -118,6 +118,8 @@ pub mod problem_kind {
     pub const TOO_LARGE: &str = "feedmill:too-large";
     /// 500: the worker failed; another one may not.
     pub const INTERNAL: &str = "feedmill:internal";
+    /// 500: a record kills the process that makes it, on every worker; exclude its line and go on by the new plan.
+    pub const LETHAL_SAMPLE: &str = "feedmill:lethal-sample";
     /// 502: storage refuses access; no retry will mend it.
     pub const STORAGE_DENIED: &str = "feedmill:storage-denied";
 }

@@ -46,6 +46,9 @@ pub enum ImageError {
         /// Height in pixels, after orientation.
         height: u32,
     },
+    /// There is no memory to decode the image with. Not a property of the image: elsewhere there may be.
+    #[error("no memory to decode the image")]
+    NoMemory,
     /// The caller's slice does not have the size of the patches, or the resized size does not fit the
     /// geometry. A fault of the caller, not of the image.
     #[error("place for patches has {actual} bytes, the picture needs {expected}")]
@@ -72,7 +75,7 @@ pub enum ImageClass {
     TooLarge,
     /// One side more than 200 times the other.
     AspectRatio,
-    /// The caller asked for something impossible; no property of the image.
+    /// The caller asked for something impossible, or memory is used up; no property of the image.
     Internal,
 }
 
@@ -101,7 +104,7 @@ impl ImageError {
             Self::Corrupt { .. } => ImageClass::Corrupt,
             Self::TooLarge { .. } => ImageClass::TooLarge,
             Self::AspectRatio { .. } => ImageClass::AspectRatio,
-            Self::WrongPlace { .. } => ImageClass::Internal,
+            Self::NoMemory | Self::WrongPlace { .. } => ImageClass::Internal,
         }
     }
 

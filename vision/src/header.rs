@@ -57,6 +57,13 @@ impl ImageHeader {
             .saturating_add(64 * (u64::from(width) + u64::from(height)))
             .saturating_add(RESIZE_BYTES)
     }
+
+    /// Memory in bytes that decoding may take beyond [`ImageHeader::decode_bytes`] when the file is made to: it
+    /// depends on what stands in the compressed data, of which only the length is known. 0 but for lossless
+    /// WebP, where a file of 1 MB can hold tables of 500 MB; usual files take a few megabytes of it.
+    pub fn hidden_bytes(&self) -> u64 {
+        self.outline.hidden_bytes
+    }
 }
 
 /// Reads an image's header and checks it against the limits. Allocates nothing in proportion to the pixels,

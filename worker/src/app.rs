@@ -18,6 +18,7 @@ use crate::engine::{Engine, EngineSettings};
 use crate::make::SampleMaker;
 use crate::settings::Settings;
 use crate::stream::{self, Stream, StreamError};
+use crate::suspect::Sandbox;
 
 /// Ranges waiting at once before more are refused.
 const MAX_RANGES: usize = 1024;
@@ -48,6 +49,8 @@ pub struct Machinery {
     pub fetch: Arc<Budget>,
     /// Memory of decoding.
     pub decode: Arc<Budget>,
+    /// Where pictures are made that may kill whoever decodes them.
+    pub sandbox: Sandbox,
     manifests: ManifestSettings,
 }
 
@@ -130,6 +133,7 @@ impl Machinery {
             arena: Arena::create(ArenaSettings { bytes: cache.shared_memory.0 })?,
             fetch: Budget::new("cache.fetch", cache.fetch.0, record)?,
             decode: Budget::new("cache.decode", cache.decode.0, 0)?,
+            sandbox: settings.sandbox.clone(),
             manifests,
             pipeline,
         })
@@ -154,6 +158,8 @@ impl Machinery {
             fetch: Arc::clone(&self.fetch),
             decode: Arc::clone(&self.decode),
             bad: Arc::default(),
+            sandbox: self.sandbox.clone(),
+            suspects: Arc::default(),
             stages: Arc::default(),
             guess: crate::make::SizeGuess::default(),
         };

@@ -15,6 +15,7 @@ use crate::make::patch_bytes;
 use crate::serve::answer::not_found;
 use crate::serve::{frame, look, person, range_samples};
 use crate::settings::{Settings, cpu_quota};
+use crate::suspect::Sandbox;
 
 /// How it is run.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +51,7 @@ impl InProcess {
             s3_credentials: options.s3_credentials_dir,
             drain: Duration::ZERO,
             exit_with_stdin: false,
+            sandbox: Sandbox::default(),
         };
         let machinery = Machinery::new(pipeline, &settings)?;
         let loaded = machinery.load(|_, _| {}).await.context("cannot read the pipeline's data")?;

@@ -33,6 +33,8 @@ pub mod serve;
 pub mod settings;
 /// Manifests, processor and plan of each stream.
 pub mod stream;
+/// Pictures that may kill whoever decodes them.
+pub mod suspect;
 
-pub use run::main;
+pub use run::{child_main, main, main_with};
 pub use settings::WorkerArgs;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use feedmill_worker::{WorkerArgs, main as worker_main};
+use feedmill_worker::{WorkerArgs, child_main, main as worker_main};
 
 /// Freed memory goes back and forth between many threads; the system's allocator keeps too much of it.
 #[global_allocator]
@@ -18,5 +18,8 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = child_main() {
+        return code;
+    }
     worker_main(&Cli::parse().args)
 }

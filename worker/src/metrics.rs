@@ -63,6 +63,8 @@ families! {
     MISSING: COUNTER "fetch_missing_total" [""] "Objects that do not exist.";
     DENIED: COUNTER "fetch_denied_total" [""] "Requests that storage refused.";
     LATENCY: HISTOGRAM "fetch_seconds" [""] "Time of successful requests to storage.";
+    CHILDREN: COUNTER "suspect_children_total" [""] "Child processes started for pictures that may kill whoever decodes them.";
+    LETHAL: GAUGE "lethal_records" [""] "Records known to kill the process that makes them; their ranges are refused.";
     BAD: COUNTER "bad_records_total" ["dataset, class"] "Bad records met, each time, by data set and class.";
 }
 
@@ -158,6 +160,8 @@ fn families(app: &App) -> Vec<MetricFamily> {
         let bad = maker.bad.counts().into_iter().map(|((dataset, class), times)| {
             (vec![label("dataset", &dataset), label("class", class.name())], times as f64)
         });
+        out.one(&CHILDREN, count(&maker.suspects.children));
+        out.one(&LETHAL, maker.suspects.lethal() as f64);
         out.put(&BAD, bad);
     }
     out.0

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use feedmill_source::{FetchError, ManifestError};
+use feedmill_vision::fill_patches;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,6 +18,7 @@ use crate::app::{App, Loaded, Machinery};
 use crate::serve::serve;
 use crate::settings::{Settings, WorkerArgs, read_pipeline};
 use crate::stream::{DatasetError, ProcessorError, StreamError};
+use crate::suspect::{self, FillPatches, Sandbox};
 
 /// What is logged unless `RUST_LOG` says otherwise. The SDK warns at length when it finds no instance metadata,
 /// which is nowhere but on AWS.
@@ -25,13 +27,26 @@ const DEFAULT_LOG: &str = "info,aws_config=error";
 /// Pause before everything is read again after storage did not answer.
 const LOAD_PAUSE: Duration = Duration::from_secs(2);
 
-/// Runs a worker until SIGTERM or SIGINT; logs go to standard error.
+/// Runs a worker until SIGTERM or SIGINT; logs go to standard error. The program's `main` must call
+/// [`crate::child_main`] first.
 #[must_use]
 pub fn main(args: &WorkerArgs) -> ExitCode {
+    main_with(args, fill_patches)
+}
+
+/// The child of a worker that this process is, if it is one: call it first thing in `main`.
+#[must_use]
+pub fn child_main() -> Option<ExitCode> {
+    suspect::child_main(fill_patches)
+}
+
+/// A worker whose patches another function makes, for tests of what a worker does when it kills.
+#[must_use]
+pub fn main_with(args: &WorkerArgs, fill: FillPatches) -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
     // A second subscriber in the same process is refused, and the first one goes on.
     drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| ForgivingStderr).try_init());
-    match run(args) {
+    match run(args, fill) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -56,9 +71,9 @@ impl Write for ForgivingStderr {
     }
 }
 
-fn run(args: &WorkerArgs) -> anyhow::Result<()> {
+fn run(args: &WorkerArgs, fill: FillPatches) -> anyhow::Result<()> {
     let pipeline = read_pipeline(&args.pipeline)?;
-    let settings = Settings::new(args)?;
+    let settings = Settings { sandbox: Sandbox::of_this_program(fill), ..Settings::new(args)? };
     raise_descriptor_limit();
     let machinery = Machinery::new(pipeline, &settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

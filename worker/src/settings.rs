@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use feedmill_protocol::pipeline::{Pipeline, ValidatedPipeline};
 
+use crate::suspect::Sandbox;
+
 /// Arguments of a worker.
 #[derive(Args, Clone, Debug)]
 pub struct WorkerArgs {
@@ -58,6 +60,8 @@ pub struct Settings {
     pub drain: Duration,
     /// End when standard input is closed.
     pub exit_with_stdin: bool,
+    /// Where pictures are made that may kill whoever decodes them.
+    pub sandbox: Sandbox,
 }
 
 /// Arguments that cannot be used.
@@ -135,6 +139,7 @@ impl Settings {
             s3_credentials: args.s3_credentials_dir.clone(),
             drain: Duration::from_secs(args.drain_seconds),
             exit_with_stdin: args.exit_with_stdin,
+            sandbox: Sandbox::default(),
         })
     }
 }

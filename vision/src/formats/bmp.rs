@@ -27,7 +27,7 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     let (width, height) = open(bytes)?.dimensions();
     let working_bytes =
         DECODER_BYTES.saturating_add(area_bytes(width, height, 4)).saturating_add(u64::from(width) * 16);
-    Ok(Outline { width, height, orientation: 1, working_bytes })
+    Ok(Outline { width, height, orientation: 1, working_bytes, hidden_bytes: 0 })
 }
 
 /// Decodes into `rgb`, which holds exactly `width * height * 3` bytes.

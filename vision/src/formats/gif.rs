@@ -39,7 +39,7 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     let (width, height, frame) = canvas(&mut decoder)?;
     let indices = area_bytes(frame.width.into(), frame.height.into(), 1);
     let working_bytes = DECODER_BYTES.saturating_add(indices).saturating_add(2 * bytes.len() as u64);
-    Ok(Outline { width, height, orientation: 1, working_bytes })
+    Ok(Outline { width, height, orientation: 1, working_bytes, hidden_bytes: 0 })
 }
 
 /// Decodes into `rgb`, which holds exactly `width * height * 3` bytes.

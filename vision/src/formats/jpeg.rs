@@ -33,7 +33,7 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     if markers.components.len() == 4 {
         working = working.saturating_add(area_bytes(width, height, 4));
     }
-    Ok(Outline { width, height, orientation: markers.orientation, working_bytes: working })
+    Ok(Outline { width, height, orientation: markers.orientation, working_bytes: working, hidden_bytes: 0 })
 }
 
 /// A decompressor for one picture only, which costs microseconds. A used one keeps the quantisation and
@@ -99,6 +99,10 @@ fn damaged(error: turbojpeg::Error) -> ImageError {
         turbojpeg::Error::TurboJpegError(text) => text,
         other => other.to_string(),
     };
+    // A picture must not be bad on a machine that is short of memory and good on others.
+    if text.starts_with("Insufficient memory") || text.contains("Memory allocation failure") {
+        return ImageError::NoMemory;
+    }
     // libjpeg's own prefix would say the same twice.
     ImageError::corrupt(text.trim_start_matches("Corrupt JPEG data: ").to_lowercase())
 }

@@ -21,6 +21,8 @@ pub(crate) struct Outline {
     pub(crate) orientation: u8,
     /// Upper bound of the bytes that the decoder needs besides the compressed file and the RGB output.
     pub(crate) working_bytes: u64,
+    /// What it may need beyond that, when the file is made to; see [`crate::ImageHeader::hidden_bytes`].
+    pub(crate) hidden_bytes: u64,
 }
 
 /// Room for a decoder's tables, windows and row buffers, whatever the size of the picture. zlib's and LZW's

@@ -29,7 +29,13 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     let (width, height) = (number(8), number(12));
     // The decoder keeps a few rows at up to 8 bytes per pixel.
     let working = DECODER_BYTES + u64::from(width) * 8 * 8 + chunk_bytes(bytes);
-    Ok(Outline { width, height, orientation: orientation(bytes).unwrap_or(1), working_bytes: working })
+    Ok(Outline {
+        width,
+        height,
+        orientation: orientation(bytes).unwrap_or(1),
+        working_bytes: working,
+        hidden_bytes: 0,
+    })
 }
 
 /// Walks the chunks, which may stand before or after the pixels.

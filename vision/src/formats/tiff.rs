@@ -72,7 +72,7 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
         .saturating_add(page.layout.complete_len as u64)
         .saturating_add(u64::from(width.max(WIDEST_TILE)) * 16)
         .saturating_add(values.saturating_mul(64));
-    Ok(Outline { width, height, orientation, working_bytes })
+    Ok(Outline { width, height, orientation, working_bytes, hidden_bytes: 0 })
 }
 
 /// Decodes into `rgb`, which holds exactly `width * height * 3` bytes.

@@ -45,16 +45,31 @@ fn chunks(bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
     })
 }
 
-/// Width and height that every VP8 and VP8L stream declares, in frames too.
-fn stream_sizes(bytes: &[u8]) -> impl Iterator<Item = (u32, u32)> {
+/// All chunks of a file, those inside frames too.
+fn all_chunks(bytes: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
     /// Bytes of a frame's own header, before its chunks.
     const FRAME_HEADER: usize = 16;
-    let top = chunks(bytes.get(12..).unwrap_or_default());
-    let all = top.flat_map(|(kind, data)| {
+    chunks(bytes.get(12..).unwrap_or_default()).flat_map(|(kind, data)| {
         let inside = if kind == *b"ANMF" { data.get(FRAME_HEADER..) } else { None };
         std::iter::once((kind, data)).chain(chunks(inside.unwrap_or_default()))
-    });
-    all.filter_map(|(kind, data)| match &kind {
+    })
+}
+
+/// Most bytes of the Huffman tables that lossless streams of this length can make their decoder hold. A code of
+/// 2,048 symbols, 11 bits each, is written in 136 bytes and takes 4 KiB for its table and 64 KiB for its tree:
+/// 512 times as much, the most there is; some room above that for what vectors keep in reserve.
+fn table_bytes(bytes: &[u8]) -> u64 {
+    const TABLE_BYTES_A_BYTE: u64 = 640;
+    /// 65,536 groups of five codes, of which one has the large alphabet.
+    const MOST: u64 = 65_536 * (128 << 10);
+    let streams = all_chunks(bytes).filter(|(kind, _)| matches!(kind, b"VP8L" | b"ALPH"));
+    let length: u64 = streams.map(|(_, data)| data.len() as u64).sum();
+    length.saturating_mul(TABLE_BYTES_A_BYTE).min(MOST)
+}
+
+/// Width and height that every VP8 and VP8L stream declares, in frames too.
+fn stream_sizes(bytes: &[u8]) -> impl Iterator<Item = (u32, u32)> {
+    all_chunks(bytes).filter_map(|(kind, data)| match &kind {
         b"VP8 " => {
             let [w0, w1, h0, h1] = *data.get(6..)?.first_chunk::<4>()?;
             let side = |low, high| u32::from(u16::from_le_bytes([low, high]) & 0x3FFF);
@@ -76,7 +91,7 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Outline, ImageError> {
     let orientation = exif.as_deref().and_then(exif::orientation).unwrap_or(1);
     // The decoder's own planes or transforms, a frame, a canvas, and our copy with alpha: 4 bytes each.
     let working_bytes = DECODER_BYTES.saturating_add(area_bytes(width, height, 5 * 4));
-    Ok(Outline { width, height, orientation, working_bytes })
+    Ok(Outline { width, height, orientation, working_bytes, hidden_bytes: table_bytes(bytes) })
 }
 
 /// Decodes into `rgb`, which holds exactly `width * height * 3` bytes.

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use feedmill_arena::{ArenaError, RegionWriter, Revoked, Urgency};
 use feedmill_protocol::bad::RowStatus;
 use feedmill_protocol::hash::{SampleHash, SampleHasher};
-use feedmill_vision::{Geometry, Scratch, fill_patches};
+use feedmill_vision::{Geometry, Scratch};
 
 use super::size::{SizedSample, picture_fault};
 use super::{Attempt, MakeError, SampleMaker};
+use crate::engine::SampleKey;
 use crate::engine::sample::{Sample, SampleBytes, SampleMeta, SampleShape};
 use crate::stream::Stream;
+use crate::suspect::FillPatches;
 
 /// How filling on a thread ended.
 enum Filled {
@@ -26,21 +28,26 @@ enum Filled {
 impl SampleMaker {
     pub(super) async fn fill(
         &self,
+        key: SampleKey,
         stream: &Arc<Stream>,
         sized: SizedSample,
         urgency: &Urgency,
     ) -> Result<(Sample, SizedSample), Attempt> {
         let shape = sized.shape(&stream.processor.geometry);
-        let decode_bytes = sized.headers.iter().map(|header| header.decode_bytes()).max().unwrap_or(0);
         let mut sized = sized;
         loop {
+            let child = self.child_if_suspected(key, sized.hidden_bytes());
+            let decode_bytes = match &child {
+                Some(_) => sized.child_bytes(shape),
+                None => sized.decode_bytes(u64::MAX),
+            };
             let place = self.arena.reserve(shape.region_len(), urgency).await.map_err(too_large)?;
             let permit = self
                 .decode
                 .acquire(decode_bytes.min(self.decode.capacity()), urgency)
                 .await
                 .map_err(|error| MakeError::TooLarge { detail: error.to_string() })?;
-            let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
+            let (of, stages, make) = (Arc::clone(stream), Arc::clone(&self.stages), self.sandbox.fill);
             let filled = self
                 .pool
                 .run(urgency, move |scratch| {
@@ -49,7 +56,10 @@ impl SampleMaker {
                         Ok(writer) => writer,
                         Err(Revoked) => return Ok(Filled::Revoked(Box::new(sized))),
                     };
-                    stages.fill.time(|| pixels(&of, &sized, shape, writer.as_mut_slice(), scratch))?;
+                    stages.fill.time(|| match &child {
+                        Some(child) => child.pixels(&of, &sized, shape, writer.as_mut_slice()),
+                        None => pixels(&of, &sized, shape, writer.as_mut_slice(), scratch, make),
+                    })?;
                     let hash = stages.hash.time(|| finish_text(&sized, shape, writer.as_mut_slice()));
                     Ok::<_, Attempt>(Filled::Done(Box::new((writer, hash, sized))))
                 })
@@ -85,6 +95,7 @@ fn pixels(
     shape: SampleShape,
     region: &mut [u8],
     scratch: &mut Scratch,
+    make: FillPatches,
 ) -> Result<(), Attempt> {
     let processor = &stream.processor;
     let geometry = Geometry { max_pixels: sized.max_pixels, ..processor.geometry };
@@ -100,7 +111,7 @@ fn pixels(
             rest.get_mut(..length).ok_or_else(|| MakeError::Internal("the region is too small".into()))?;
         match done[picture.source] {
             Some(first) => place.copy_from_slice(&before[first..first + length]),
-            None => fill_patches(
+            None => make(
                 &sized.pictures[picture.source],
                 &sized.headers[picture.source],
                 picture.resized,

@@ -22,6 +22,8 @@ mod read;
 mod size;
 /// Where the time goes, stage by stage.
 pub mod stages;
+/// Takes a suspected record's pictures, makes them in a child process.
+mod suspected;
 
 use std::sync::Arc;
 
@@ -36,6 +38,7 @@ use crate::engine::sample::Sample;
 use crate::engine::{Maker, SampleKey};
 use crate::order::RecordId;
 use crate::stream::{Stream, Verdict};
+use crate::suspect::{Evidence, Sandbox, Suspects};
 
 use bad_log::BadLog;
 use stages::Stages;
@@ -82,6 +85,13 @@ pub enum MakeError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// The record kills the process that makes it.
+    Lethal {
+        /// The data set.
+        dataset: String,
+        /// What is known of it.
+        evidence: Evidence,
+    },
     /// One sample is larger than this worker can hold.
     TooLarge {
         /// What is too small for it.
@@ -122,6 +132,27 @@ impl MakeError {
                 remedy: Some((*remedy).into()),
                 ..problem(problem_kind::STORAGE_DENIED, 502, "the source cannot be read", detail.clone())
             },
+            MakeError::Lethal { dataset, evidence } => {
+                let Evidence { line, key, how } = evidence;
+                let object = key.as_ref().map(|key| format!(", object {key}")).unwrap_or_default();
+                let detail = format!("data set {dataset}, line {line}{object}: {how}");
+                let remedy = format!(
+                    "add {line} to the exclude list of data set {dataset}, restart the workers, and accept \
+                     the new plan with accept_plan; please report the file, it shows a fault in a decoder"
+                );
+                Problem {
+                    remedy: Some(remedy),
+                    dataset: Some(dataset.clone()),
+                    line: Some(*line),
+                    key: key.clone(),
+                    ..problem(
+                        problem_kind::LETHAL_SAMPLE,
+                        500,
+                        "a record kills the process that makes it",
+                        detail,
+                    )
+                }
+            }
             MakeError::TooLarge { detail } => {
                 problem(problem_kind::TOO_LARGE, 413, "a sample is too large for this worker", detail.clone())
             }
@@ -166,6 +197,10 @@ pub struct SampleMaker {
     pub decode: Arc<Budget>,
     /// Bad records met.
     pub bad: Arc<BadLog>,
+    /// Where pictures are made that may kill.
+    pub sandbox: Sandbox,
+    /// What may kill, and what is known to.
+    pub suspects: Arc<Suspects>,
     /// Time by stage.
     pub stages: Arc<Stages>,
     /// What is asked for before a picture's size is known.
@@ -185,7 +220,7 @@ impl Maker for SampleMaker {
         let assigned = stream.order.assigned(key.position) as i64;
         let mut first: Option<(RecordId, Fault)> = None;
         for id in stream.candidates(key.position) {
-            let fault = match self.attempt(stream, id, urgency).await {
+            let fault = match self.attempt(key, stream, id, urgency).await {
                 Ok(mut sample) => {
                     sample.meta.sample_index = assigned;
                     if let Some((_, fault)) = &first {
@@ -233,25 +268,32 @@ pub fn patch_bytes(stream: &Stream) -> usize {
 impl SampleMaker {
     async fn attempt(
         &self,
+        key: SampleKey,
         stream: &Arc<Stream>,
         id: RecordId,
         urgency: &Urgency,
     ) -> Result<Sample, Attempt> {
         // The permit goes when the pictures' bytes are gone.
-        let (sized, _permit) = self.sized(stream, id, urgency).await?;
-        self.fill(stream, sized, urgency).await.map(|(sample, _)| sample)
+        let (sized, _permit) = self.sized(key, stream, id, urgency).await?;
+        self.fill(key, stream, sized, urgency).await.map(|(sample, _)| sample)
     }
 
     /// Everything up to the sizes: record, pictures' bytes, grids and tokens.
     async fn sized(
         &self,
+        key: SampleKey,
         stream: &Arc<Stream>,
         id: RecordId,
         urgency: &Urgency,
     ) -> Result<(SizedSample, Option<Permit>), Attempt> {
+        if let Some(evidence) = self.suspects.evidence(key.stream, id) {
+            let dataset = stream.datasets[id.dataset].name.clone();
+            return Err(MakeError::Lethal { dataset, evidence }.into());
+        }
         let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
         let read = self.pool.run(urgency, move |_| stages.record.time(|| read::read(&of, id))).await??;
         let fetched = self.fetch(stream, &read, urgency).await?;
+        let read = self.headers_if_suspected(key, stream, read, &fetched.pictures, urgency).await?;
         let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
         let sized = self
             .pool
@@ -263,12 +305,13 @@ impl SampleMaker {
     /// The sample to its end, so that a fault that only the pixels show is found, too; and its hash.
     async fn made(
         &self,
+        key: SampleKey,
         stream: &Arc<Stream>,
         id: RecordId,
         urgency: &Urgency,
     ) -> Result<(SizedSample, SampleHash), Attempt> {
-        let (sized, _permit) = self.sized(stream, id, urgency).await?;
-        let (sample, sized) = self.fill(stream, sized, urgency).await?;
+        let (sized, _permit) = self.sized(key, stream, id, urgency).await?;
+        let (sample, sized) = self.fill(key, stream, sized, urgency).await?;
         Ok((sized, sample.meta.hash))
     }
 
@@ -287,7 +330,7 @@ impl SampleMaker {
             outcome: Outcome::Fails,
         };
         for id in stream.candidates(position) {
-            match self.made(stream, id, &urgency).await {
+            match self.made(SampleKey { stream: stream_index, position }, stream, id, &urgency).await {
                 Ok((sample, hash)) => {
                     explained.outcome = Outcome::Sample(Box::new(sample), hash);
                     return Ok(explained);

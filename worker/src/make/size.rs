@@ -6,14 +6,13 @@ use bytes::Bytes;
 use feedmill_protocol::bad::BadClass;
 use feedmill_protocol::pipeline::spec::TooLongPolicy;
 use feedmill_text::processor::Encoded;
-use feedmill_vision::{
-    Geometry, Grid, ImageClass, ImageError, ImageHeader, ImageLimits, read_header, smart_resize,
-};
+use feedmill_vision::{Geometry, Grid, ImageError, ImageHeader, ImageLimits, read_header, smart_resize};
 
 use super::read::ReadSample;
 use super::{Attempt, Fault, MakeError};
 use crate::engine::sample::SampleShape;
 use crate::stream::Stream;
+use crate::suspect::{CHILD_SLACK_BYTES, MOST_HIDDEN_BYTES, bad_class};
 
 /// One picture whose size in the sample is known.
 #[derive(Clone, Debug)]
@@ -56,6 +55,27 @@ impl SizedSample {
         }
     }
 
+    /// Memory that one of its pictures may take beyond what it announces.
+    pub(super) fn hidden_bytes(&self) -> u64 {
+        self.headers.iter().map(ImageHeader::hidden_bytes).max().unwrap_or(0)
+    }
+
+    /// Most memory that decoding one of its pictures takes, when it takes no more than `most_hidden` beyond what
+    /// it announces.
+    pub(super) fn decode_bytes(&self, most_hidden: u64) -> u64 {
+        let bytes = |header: &ImageHeader| {
+            header.decode_bytes().saturating_add(header.hidden_bytes().min(most_hidden))
+        };
+        self.headers.iter().map(bytes).max().unwrap_or(0)
+    }
+
+    /// Most memory that a child takes which makes its pictures.
+    pub(super) fn child_bytes(&self, shape: SampleShape) -> u64 {
+        let largest = self.pictures.iter().map(Bytes::len).max().unwrap_or(0);
+        let held = (largest + shape.patches_len()) as u64;
+        self.decode_bytes(MOST_HIDDEN_BYTES).saturating_add(held).saturating_add(CHILD_SLACK_BYTES)
+    }
+
     /// Files of its pictures, by source.
     #[must_use]
     pub fn picture_bytes(&self, source: usize) -> usize {
@@ -63,11 +83,13 @@ impl SizedSample {
     }
 }
 
+/// What the pipeline allows of a picture.
+pub(super) fn image_limits(stream: &Stream) -> ImageLimits {
+    ImageLimits { max_bytes: stream.limits.max_image_bytes.0, max_pixels: stream.limits.max_image_pixels }
+}
+
 pub(super) fn size(stream: &Stream, read: ReadSample, pictures: Vec<Bytes>) -> Result<SizedSample, Attempt> {
-    let limits = ImageLimits {
-        max_bytes: stream.limits.max_image_bytes.0,
-        max_pixels: stream.limits.max_image_pixels,
-    };
+    let limits = image_limits(stream);
     let processor = &stream.processor;
     let mut headers = Vec::with_capacity(pictures.len());
     for (source, bytes) in pictures.iter().enumerate() {
@@ -132,16 +154,8 @@ pub(super) fn size(stream: &Stream, read: ReadSample, pictures: Vec<Bytes>) -> R
 
 /// A fault of one of the record's pictures.
 pub(super) fn picture_fault(read: &ReadSample, source: usize, error: &ImageError) -> Attempt {
-    let class = match error.class() {
-        ImageClass::Empty => BadClass::ImageEmpty,
-        ImageClass::TooManyBytes => BadClass::ImageTooManyBytes,
-        ImageClass::Unsupported => BadClass::ImageUnsupported,
-        ImageClass::Corrupt => BadClass::ImageCorrupt,
-        ImageClass::TooLarge => BadClass::ImageTooLarge,
-        ImageClass::AspectRatio => BadClass::ImageAspectRatio,
-        ImageClass::Internal => {
-            return Attempt::Failed(MakeError::Internal(error.to_string()));
-        }
+    let Some(class) = bad_class(error) else {
+        return Attempt::Failed(MakeError::Internal(error.to_string()));
     };
     let key = read.key(source);
     Attempt::Bad(Fault { class, line: read.line, key, detail: error.to_string() })

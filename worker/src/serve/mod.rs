@@ -29,6 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use feedmill_protocol::http::Problem;
+use feedmill_protocol::position::Range;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
@@ -52,6 +54,14 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after accept failed: usually no descriptor is free, and trying at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Reads a request for a range as the server does, without answering it: for tests of what strangers may send.
+///
+/// # Errors
+/// What the server would answer.
+pub fn check_request(range: &str, query: &str, headers: &http::HeaderMap) -> Result<Range, Problem> {
+    request::BatchRequest::parse(range, query, headers).map(|request| request.range)
+}
 
 /// Serves until `stop` becomes true, then lets open requests end, for at most `drain`.
 pub async fn serve(app: Arc<App>, listener: TcpListener, mut stop: watch::Receiver<bool>, drain: Duration) {

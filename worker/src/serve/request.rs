@@ -40,6 +40,8 @@ pub(super) struct BatchRequest {
     pub(super) need: Duration,
     /// The run, without the rank: ranges are shared fairly between runs.
     pub(super) job: String,
+    /// Workers that died under the range.
+    pub(super) deaths: u64,
 }
 
 impl BatchRequest {
@@ -55,6 +57,7 @@ impl BatchRequest {
             plan: None,
             need: Duration::ZERO,
             job: String::new(),
+            deaths: 0,
         };
         let mut tensors = None;
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -85,7 +88,7 @@ impl BatchRequest {
             request.need = Duration::from_millis(number(need, HEADER_NEED)?).min(MAX_NEED);
         }
         if let Some(deaths) = header(headers, HEADER_DEATHS)? {
-            number(deaths, HEADER_DEATHS)?;
+            request.deaths = number(deaths, HEADER_DEATHS)?;
         }
         if let Some(run) = header(headers, HEADER_RUN)? {
             if run.len() > 160 {
@@ -187,7 +190,12 @@ mod tests {
         let request = parse(
             "8-12",
             "stop=10&layout=hf&tensors=labels,input_ids",
-            &[(HEADER_PLAN, &plan.to_string()), (HEADER_NEED, "250"), (HEADER_RUN, "job-7/3")],
+            &[
+                (HEADER_PLAN, &plan.to_string()),
+                (HEADER_NEED, "250"),
+                (HEADER_RUN, "job-7/3"),
+                (HEADER_DEATHS, "2"),
+            ],
         )
         .unwrap();
         assert_eq!((request.range.start(), request.stop), (8, Some(10)));
@@ -195,6 +203,7 @@ mod tests {
         assert_eq!(request.tensors, Some(vec!["input_ids", "labels"]));
         assert_eq!(request.plan, Some(plan));
         assert_eq!((request.need, request.job.as_str()), (Duration::from_millis(250), "job-7"));
+        assert_eq!(request.deaths, 2);
     }
 
     trait Example {
@@ -211,7 +220,7 @@ mod tests {
     fn nonsense_is_refused_by_name() {
         let long = "x".repeat(200);
         type Headers<'a> = &'a [(&'static str, &'a str)];
-        let cases: [(&str, &str, Headers<'_>, &str); 12] = [
+        let cases: [(&str, &str, Headers<'_>, &str); 13] = [
             ("8", "", &[], "START-END"),
             ("8-8", "", &[], "empty"),
             ("0-9007199254740993", "", &[], "2^53"),
@@ -224,6 +233,7 @@ mod tests {
             ("0-4", "", &[(HEADER_PLAN, "md5:00")], HEADER_PLAN),
             ("0-4", "", &[(HEADER_NEED, "soon")], HEADER_NEED),
             ("0-4", "", &[(HEADER_RUN, &long)], HEADER_RUN),
+            ("0-4", "", &[(HEADER_DEATHS, "-1")], HEADER_DEATHS),
         ];
         for (range, query, headers, part) in cases {
             let problem = parse(range, query, headers).unwrap_err();

@@ -24,7 +24,9 @@ use super::padded::{PaddedModel, Pieces};
 use super::request::{BatchRequest, Layout};
 use super::{look, page, range_samples};
 use crate::app::{App, Loaded};
+use crate::engine::SampleKey;
 use crate::make::patch_bytes;
+use crate::suspect::DEATHS_THAT_MAKE_SUSPECT;
 
 pub(super) type Shared = State<Arc<App>>;
 
@@ -90,7 +92,7 @@ async fn answer_batch(
     let loaded = loaded(app)?;
     let headers = &request.headers;
     let asked = BatchRequest::parse(range, request.uri.query().unwrap_or_default(), headers)?;
-    let (_, stream) = loaded.stream(name).ok_or_else(|| not_found("no such stream"))?;
+    let (index, stream) = loaded.stream(name).ok_or_else(|| not_found("no such stream"))?;
     if let Some(plan) = asked.plan.filter(|plan| *plan != stream.digest) {
         let detail = format!(
             "this worker serves stream {name} by plan {}, the request was made for {plan}; {PATH_PLAN} lists \
@@ -101,6 +103,12 @@ async fn answer_batch(
             remedy: Some("restore the pipeline and its data, or accept the new plan deliberately".into()),
             ..Problem::new(problem_kind::OTHER_PLAN, 409, "the plans differ", detail)
         });
+    }
+    if asked.deaths >= DEATHS_THAT_MAKE_SUSPECT {
+        // Of a range that is too long and will be refused, no more than of one that is served.
+        let positions = asked.range.positions().take(loaded.max_range as usize);
+        let keys = positions.map(|position| SampleKey { stream: index, position });
+        loaded.engine.maker().suspects.suspect(keys);
     }
     let samples = range_samples(loaded, name, asked.range, asked.stop, asked.need, &asked.job).await?;
     let layout = format!("{:?} {:?}", asked.layout, asked.tensors);

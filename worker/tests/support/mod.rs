@@ -10,6 +10,7 @@ use feedmill_testkit::TestKeys;
 use feedmill_worker::app::{App, Machinery};
 use feedmill_worker::serve::serve;
 use feedmill_worker::settings::Settings;
+use feedmill_worker::suspect::Sandbox;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -58,6 +59,7 @@ pub fn settings() -> Settings {
         s3_credentials: None,
         drain: Duration::from_secs(20),
         exit_with_stdin: false,
+        sandbox: Sandbox::default(),
     }
 }
 

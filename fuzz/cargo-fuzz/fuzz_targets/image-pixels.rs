@@ -1,0 +1,13 @@
+//! The surface `image-pixels` under libFuzzer; without it, over files.
+#![cfg_attr(fuzzing, no_main)]
+
+#[global_allocator]
+static COUNTING: feedmill_fuzz::memory::Counting = feedmill_fuzz::memory::Counting;
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| feedmill_fuzz::body::run("image-pixels", data));
+
+#[cfg(not(fuzzing))]
+fn main() {
+    feedmill_fuzz::body::replay("image-pixels");
+}
