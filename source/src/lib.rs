@@ -49,7 +49,7 @@ mod manifest;
 pub use error::{FetchError, PermanentKind, SetupError, TransientKind};
 pub use manifest::{
     BLOCK_BYTES, Compression, DiskBudget, Framing, Manifest, ManifestError, ManifestSettings, Progress,
-    Record, RecordReadError,
+    Record, RecordReadError, Records,
 };
 pub use settings::{CredentialsSource, FetchSettings, S3Settings};
 pub use stats::{FetchStats, LATENCY_BOUNDS};

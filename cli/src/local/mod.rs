@@ -13,7 +13,7 @@ mod check;
 /// Starts and watches everything until the ranks are done.
 mod drive;
 /// Ctrl-C.
-mod interrupt;
+pub mod interrupt;
 /// Position by position: what came.
 mod ledger;
 /// Step by step: what was waited for.
@@ -48,7 +48,7 @@ use view::Screen;
 use workers::{WorkerSettings, Workers};
 
 /// What a shell gives a command that a signal ended: 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
+pub const INTERRUPTED: u8 = 130;
 
 /// Runs `feedmill local`.
 ///

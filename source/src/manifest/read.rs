@@ -92,14 +92,14 @@ impl Manifest {
         Ok(Record { bytes, line: span.line, offset: span.start })
     }
 
-    fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), RecordReadError> {
+    pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), RecordReadError> {
         self.file.read_exact_at(buffer, offset).map_err(|source| match source.kind() {
             ErrorKind::UnexpectedEof => RecordReadError::Changed { uri: self.uri.clone() },
             _ => RecordReadError::Io { uri: self.uri.clone(), offset, source },
         })
     }
 
-    fn check_unchanged(&self, offset: u64) -> Result<(), RecordReadError> {
+    pub(super) fn check_unchanged(&self, offset: u64) -> Result<(), RecordReadError> {
         match self.file.metadata() {
             Ok(metadata) if Stamp::of(&metadata) == self.stamp => Ok(()),
             Ok(_) => Err(RecordReadError::Changed { uri: self.uri.clone() }),

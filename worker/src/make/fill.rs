@@ -24,7 +24,7 @@ enum Filled {
 }
 
 impl SampleMaker {
-    pub(super) async fn fill(
+    pub(crate) async fn fill(
         &self,
         stream: &Arc<Stream>,
         sized: SizedSample,
