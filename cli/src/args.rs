@@ -31,6 +31,11 @@ pub enum Command {
     Get(GetArguments),
     /// Shows what stands at a position: text, what of it is learnt, pictures, and why another record stands in
     Show(ShowArguments),
+    /// Reads all of a pipeline's data and says what is in it, before GPUs wait for it
+    ///
+    /// Every record of every data set goes through what makes samples. Ends with 0; with 1 when more records are bad than --max-bad
+    /// allows; with 2 when there is no report: a pipeline or data that cannot be read, too many requests.
+    Check(CheckArguments),
     /// A worker process
     #[command(hide = true)]
     Worker(feedmill_worker::WorkerArgs),
@@ -143,6 +148,64 @@ pub struct ShowArguments {
     pub storage: StorageArguments,
 }
 
+/// `feedmill check`.
+#[derive(Clone, Debug, Args)]
+pub struct CheckArguments {
+    /// The pipeline, YAML
+    #[arg(value_name = "FILE")]
+    pub pipeline: PathBuf,
+    /// Reads every picture's header from storage: lengths of samples, sizes, missing and foreign files
+    #[arg(long)]
+    pub images: bool,
+    /// Decodes every pixel, exactly as a worker does; finds cut and damaged pictures, too
+    #[arg(long)]
+    pub decode: bool,
+    /// Looks at the first N records of each data set
+    #[arg(long, value_name = "N", conflicts_with = "sample")]
+    pub limit: Option<NonZeroU64>,
+    /// Looks at N records from all over each data set, always the same ones
+    #[arg(long, value_name = "N")]
+    pub sample: Option<NonZeroU64>,
+    /// Share of a stream's samples that may be bad
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.01, value_parser = fraction)]
+    pub max_bad: f64,
+    /// Does not look for records that stand twice
+    #[arg(long)]
+    pub no_duplicates: bool,
+    /// Refuses to make more requests at S3
+    #[arg(long, value_name = "N", default_value_t = 10_000_000)]
+    pub max_requests: u64,
+    /// Makes the requests that are announced without asking
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Requests in flight at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub requests: Option<u32>,
+    /// Threads for CPU work [default: this machine's cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Keeps how far it is in this file, and goes on from it when it is there; removed at the end
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Writes all bad records to this file, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub bad: Option<PathBuf>,
+    /// Writes the report as JSON; - is standard output, instead of the text
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Writes the report as a page; it shows the text of some bad records
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Where the data is.
+    #[command(flatten)]
+    pub storage: StorageArguments,
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "write a number from 0 to 1".to_owned())?;
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("must be from 0 to 1".into()) }
+}
+
 impl LocalArguments {
     /// `G`, `D` and `m`.
     ///
@@ -231,6 +294,9 @@ mod tests {
             &["get", "p.yaml"],
             &["show", "p.yaml", "-1"],
             &["local", "p.yaml", "--embedded-s3", "=x"],
+            &["check", "p.yaml", "--max-bad", "2"],
+            &["check", "p.yaml", "--max-bad", "NaN"],
+            &["check", "p.yaml", "--limit", "5", "--sample", "5"],
         ] {
             let words = ["feedmill"].iter().chain(words);
             assert_eq!(Arguments::try_parse_from(words).unwrap_err().exit_code(), 2);

@@ -4,12 +4,15 @@
 //!  args ─► local ─► worker processes, ranks, view, summary
 //!     ├──► get  ──┐
 //!     ├──► show ──┴► target: a worker over http, or a pipeline in this process ─► table
+//!     ├──► check: every record of a pipeline's data sets ─► report
 //!     └──► worker (what `local` starts)
 //! ```
 #![forbid(unsafe_code)]
 
 /// The command line as it is typed.
 mod args;
+/// What is in the data, before it is trained on.
+mod check;
 /// One batch, described.
 mod get;
 /// A whole training's data on this machine.
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Local(arguments) => on_runtime(local::run(&arguments)),
         Command::Get(arguments) => on_runtime(succeeding(get::run(&arguments))),
+        Command::Check(arguments) => on_runtime(check::run(&arguments)),
         Command::Show(arguments) => on_runtime(succeeding(show::run(&arguments))),
         // It has a runtime and logs of its own.
         Command::Worker(arguments) => feedmill_worker::main(&arguments),

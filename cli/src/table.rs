@@ -29,6 +29,31 @@ pub fn bytes(bytes: f64) -> String {
     format!("{bytes:.0} B")
 }
 
+/// A number with a comma after each three digits.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.char_indices() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Text from the data, which must not command the terminal.
+pub fn printable(text: &str) -> String {
+    let plain = |character: char| !character.is_control();
+    text.chars()
+        .flat_map(|character| {
+            let escaped = (!plain(character)).then(|| character.escape_default());
+            let same = plain(character).then_some(character);
+            same.into_iter().chain(escaped.into_iter().flatten())
+        })
+        .collect()
+}
+
 /// A time in seconds or milliseconds.
 pub fn seconds(seconds: f64) -> String {
     if seconds >= 1.0 { format!("{seconds:.2} s") } else { format!("{:.0} ms", seconds * 1000.0) }
@@ -44,6 +69,14 @@ mod tests {
             [vec!["a".to_owned(), "é".to_owned(), "x".to_owned()], vec!["long".to_owned(), "b".to_owned()]];
         assert_eq!(align(&rows), "a     é  x\nlong  b\n");
         assert_eq!(align(&[]), "");
+    }
+
+    #[test]
+    fn numbers_have_commas_and_data_cannot_command_the_terminal() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(count(number), text);
+        }
+        assert_eq!(printable("a\u{1b}[2Jé\n"), "a\\u{1b}[2Jé\\n");
     }
 
     #[test]

@@ -75,7 +75,12 @@ pub(crate) struct Fetched {
 #[derive(Clone)]
 enum Want {
     Whole,
-    Part { range: Range<u64>, version: ObjectVersion },
+    /// The first bytes, or all of a smaller object.
+    Start(u64),
+    Part {
+        range: Range<u64>,
+        version: ObjectVersion,
+    },
 }
 
 impl Stores {
@@ -129,6 +134,23 @@ impl Stores {
         self.attempts(uri, || self.attempt(uri, Want::Whole, max_bytes), |fetched| fetched.bytes.len() as u64)
             .await
             .map(|fetched| fetched.bytes)
+    }
+
+    /// The first `length` bytes of the object, fewer when it has fewer, and its state. A store that knows no ranges may answer with the
+    /// whole object, which is then refused above `max_bytes`.
+    ///
+    /// # Errors
+    /// As [`Stores::get`].
+    pub async fn get_start(
+        &self,
+        uri: &ObjectUri,
+        length: u64,
+        max_bytes: u64,
+    ) -> Result<(Bytes, ObjectVersion), FetchError> {
+        let max_bytes = max_bytes.max(length);
+        let attempt = || self.attempt(uri, Want::Start(length), max_bytes);
+        let fetched = self.attempts(uri, attempt, |fetched| fetched.bytes.len() as u64).await?;
+        Ok((fetched.bytes, fetched.version))
     }
 
     /// Bytes `range` of the object, which must still be in the state `version`.
@@ -192,15 +214,24 @@ impl Stores {
     }
 
     async fn attempt(&self, uri: &ObjectUri, want: Want, max_bytes: u64) -> Result<Fetched, AttemptError> {
+        let start = matches!(want, Want::Start(_));
         let (range, expected) = match want {
             Want::Whole => (None, None),
+            Want::Start(length) => (Some(0..length.max(1)), None),
             Want::Part { range, version } => (Some(range), Some(version)),
         };
-        let length = range.as_ref().map(|range| range.end - range.start);
+        let length = range.as_ref().filter(|_| !start).map(|range| range.end - range.start);
         let fetched = match uri {
             ObjectUri::S3 { bucket, key } => {
                 let part = Part { range, tag: expected.as_ref().map(|version| version.tag.as_str()) };
-                self.s3().await?.get(bucket, key, part, max_bytes, &self.inner.settings).await?
+                match self.s3().await?.get(bucket, key, part, max_bytes, &self.inner.settings).await {
+                    // No byte at all can be had of an object without bytes.
+                    Err(AttemptError::Changed) if start => {
+                        let version = ObjectVersion { size: 0, tag: String::new() };
+                        Fetched { bytes: Bytes::new(), version }
+                    }
+                    result => result?,
+                }
             }
             ObjectUri::File(path) => {
                 let path = path.clone();

@@ -99,6 +99,20 @@ impl Machinery {
     /// # Errors
     /// See [`MachineryError`]: each names the setting.
     pub fn new(pipeline: ValidatedPipeline, settings: &Settings) -> Result<Self, MachineryError> {
+        let fetching =
+            FetchSettings { jitter_seed: u64::from(std::process::id()), ..FetchSettings::default() };
+        Self::with_fetching(pipeline, settings, fetching)
+    }
+
+    /// The same with other bounds of fetching.
+    ///
+    /// # Errors
+    /// As [`Machinery::new`].
+    pub fn with_fetching(
+        pipeline: ValidatedPipeline,
+        settings: &Settings,
+        fetching: FetchSettings,
+    ) -> Result<Self, MachineryError> {
         let cache = &pipeline.cache;
         let demands = [
             Demand { setting: "cache.sharedMemory", bytes: cache.shared_memory.0 },
@@ -121,8 +135,6 @@ impl Machinery {
                 None => CredentialsSource::DefaultChain,
             },
         };
-        let fetching =
-            FetchSettings { jitter_seed: u64::from(std::process::id()), ..FetchSettings::default() };
         let mut manifests = ManifestSettings::new(settings.cache_dir.clone(), cache.disk.0);
         manifests.max_line_bytes = pipeline.limits.max_line_bytes.0;
         // The head may always fetch one record and decode one picture, whatever the others hold.

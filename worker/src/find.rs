@@ -185,7 +185,7 @@ impl Search {
         let stream = Arc::clone(&self.stream);
         let Some(set) = stream.datasets.get(dataset) else { return Ok(()) };
         let (mut looked, mut bytes) = (0, 0);
-        for record in set.manifest.records(self.next) {
+        for record in set.manifest.records(self.next..u64::MAX) {
             match record {
                 Ok(record) => {
                     bytes += record.bytes.len();

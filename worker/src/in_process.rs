@@ -30,6 +30,23 @@ pub struct Options {
     pub s3_credentials_dir: Option<PathBuf>,
 }
 
+impl Options {
+    /// The same as a worker's settings.
+    pub(crate) fn settings(self, threads: usize) -> Settings {
+        Settings {
+            name: "in-process".into(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            threads,
+            cache_dir: self.cache_dir.unwrap_or_else(std::env::temp_dir),
+            s3_endpoint: self.s3_endpoint,
+            s3_credentials: self.s3_credentials_dir,
+            drain: Duration::ZERO,
+            exit_with_stdin: false,
+            sandbox: Sandbox::default(),
+        }
+    }
+}
+
 /// A worker without a server.
 pub struct InProcess {
     loaded: Loaded,
@@ -42,17 +59,8 @@ impl InProcess {
     /// # Errors
     /// What a worker would refuse to start with.
     pub async fn open(pipeline: ValidatedPipeline, options: Options) -> anyhow::Result<Self> {
-        let settings = Settings {
-            name: "in-process".into(),
-            listen: ([127, 0, 0, 1], 0).into(),
-            threads: options.threads.unwrap_or_else(cpu_quota),
-            cache_dir: options.cache_dir.unwrap_or_else(std::env::temp_dir),
-            s3_endpoint: options.s3_endpoint,
-            s3_credentials: options.s3_credentials_dir,
-            drain: Duration::ZERO,
-            exit_with_stdin: false,
-            sandbox: Sandbox::default(),
-        };
+        let threads = options.threads.unwrap_or_else(cpu_quota);
+        let settings = options.settings(threads);
         let machinery = Machinery::new(pipeline, &settings)?;
         let loaded = machinery.load(|_, _| {}).await.context("cannot read the pipeline's data")?;
         Ok(Self { loaded, _machinery: machinery })

@@ -9,6 +9,8 @@
 
 /// What a worker is made of.
 pub mod app;
+/// What is in the data, before it is trained on.
+pub mod check;
 /// Threads for CPU work, by urgency.
 pub mod cpu_pool;
 /// From ranges with a need to leased samples.

@@ -13,7 +13,7 @@ mod check;
 /// Starts and watches everything until the ranks are done.
 mod drive;
 /// Ctrl-C.
-mod interrupt;
+pub mod interrupt;
 /// Position by position: what came.
 mod ledger;
 /// Step by step: what was waited for.

@@ -43,8 +43,8 @@ mod index;
 /// A record by number.
 mod read;
 
-/// All records from one on.
-mod records;
+/// Neighbouring records, one after another.
+mod sequence;
 
 /// What can be wrong.
 mod error;
@@ -63,7 +63,7 @@ use crate::uri::ObjectUri;
 pub use digest::BLOCK_BYTES;
 pub use disk::DiskBudget;
 pub use error::{ManifestError, RecordReadError};
-pub use records::Records;
+pub use sequence::Records;
 
 /// Where manifests may be kept, and how long a record may be.
 #[derive(Clone, Debug)]

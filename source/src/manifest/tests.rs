@@ -353,7 +353,7 @@ fn records_in_order_are_those_by_number() {
         let manifest = setup.open().unwrap();
         assert_eq!(manifest.len(), 3000);
         for from in [0, 1, 63, 64, 500, 997, 1500, 2999, 3000, 4000] {
-            let mut in_order = manifest.records(from);
+            let mut in_order = manifest.records(from..u64::MAX);
             for number in from..3000 {
                 match (in_order.next().unwrap(), manifest.record(number)) {
                     (Ok(record), Ok(expected)) => assert_eq!(record, expected, "{number} from {from}"),
@@ -369,11 +369,48 @@ fn records_in_order_are_those_by_number() {
     }
 }
 
+/// What a reader sees of a record: its line and text, or that it is too long.
+fn seen(record: Result<Record, RecordReadError>) -> Result<(u64, u64, Vec<u8>), u64> {
+    match record {
+        Ok(record) => Ok((record.line, record.offset, record.bytes)),
+        Err(RecordReadError::TooLong { line, .. }) => Err(line),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn neighbours_in_a_row_are_the_records_by_number() {
+    let mut contents: Vec<Vec<u8>> = [
+        "framing-crlf.jsonl",
+        "framing-blank-lines.jsonl",
+        "framing-no-last-newline.jsonl",
+        "llava-array.json",
+    ]
+    .into_iter()
+    .map(golden)
+    .collect();
+    contents.push([lines(20_000), vec![b' '; 3000], b"{\"after\": 1}\n".to_vec(), vec![b'x'; 9000]].concat());
+    for content in contents {
+        let mut setup = Setup::new(&content);
+        setup.settings.max_line_bytes = 5000;
+        let manifest = setup.open().unwrap();
+        let one_by_one: Vec<_> = (0..manifest.len()).map(|index| seen(manifest.record(index))).collect();
+        for block in [1, 7, 4096, 1 << 20] {
+            for range in [0..manifest.len(), 1..3, 65..u64::MAX, 3..3, manifest.len()..manifest.len() + 5] {
+                let found: Vec<_> = manifest.records_in_blocks(range.clone(), block).map(seen).collect();
+                let end = usize::try_from(range.end).unwrap_or(usize::MAX).min(one_by_one.len());
+                let begin = (range.start as usize).min(end);
+                assert_eq!(found, one_by_one[begin..end], "{range:?} in blocks of {block}");
+            }
+        }
+    }
+}
+
 #[test]
 fn records_of_a_file_that_changed_end_with_an_error() {
     let setup = Setup::new(&lines(1 << 20));
     let manifest = setup.open().unwrap();
-    let mut records = manifest.records(0);
+    let mut records = manifest.records(0..u64::MAX);
     assert!(records.next().unwrap().is_ok());
     fs::write(setup.path(), b"{}\n").unwrap();
     assert!(matches!(
@@ -381,6 +418,18 @@ fn records_of_a_file_that_changed_end_with_an_error() {
         Some(Err(RecordReadError::Changed { .. } | RecordReadError::Io { .. }))
     ));
     assert!(records.next().is_none());
+}
+
+#[test]
+fn reading_in_a_row_ends_where_the_file_was_changed() {
+    let setup = Setup::new(&lines(200_000));
+    let manifest = setup.open().unwrap();
+    let mut records = manifest.records_in_blocks(0..u64::MAX, 4096);
+    assert!(records.next().unwrap().is_ok());
+    fs::OpenOptions::new().write(true).open(setup.path()).unwrap().set_len(100_000).unwrap();
+    let rest: Vec<_> = records.collect();
+    assert!(rest.len() < 200, "no more than the block that was read before");
+    assert!(matches!(rest.last(), Some(Err(RecordReadError::Changed { .. }))));
 }
 
 #[test]

@@ -51,15 +51,15 @@ impl SizeGuess {
 }
 
 /// A record's pictures in memory, and the room they take.
-pub(super) struct Fetched {
+pub(crate) struct Fetched {
     /// One for each of the record's sources.
-    pub(super) pictures: Vec<Bytes>,
+    pub(crate) pictures: Vec<Bytes>,
     /// Held until the sample is finished; none when nothing was fetched.
-    pub(super) permit: Option<Permit>,
+    pub(crate) permit: Option<Permit>,
 }
 
 /// How asking for one picture ended.
-enum Picture {
+pub(crate) enum Picture {
     Here(Bytes),
     /// Larger than the room there was, but not than what a picture may have.
     NoRoom(u64),
@@ -77,8 +77,36 @@ impl Picture {
     }
 }
 
+/// The fault of a record whose pictures cannot all be had. Which one is told does not depend on which answer came first.
+pub(crate) fn refused(read: &ReadSample, limit: u64, pictures: &[Picture]) -> Option<Fault> {
+    let bytes: u64 = pictures.iter().map(Picture::bytes).sum();
+    if bytes > limit {
+        return Some(Fault {
+            class: BadClass::ImageTooManyBytes,
+            line: read.line,
+            key: None,
+            detail: format!("the record's pictures have {bytes} bytes, the limit is {limit}"),
+        });
+    }
+    pictures.iter().enumerate().find_map(|(source, picture)| match picture {
+        Picture::Bad(class, detail) => {
+            Some(Fault { class: *class, line: read.line, key: read.key(source), detail: detail.clone() })
+        }
+        _ => None,
+    })
+}
+
+/// The class of a picture that cannot be had.
+pub(crate) fn class_of(kind: PermanentKind) -> BadClass {
+    match kind {
+        PermanentKind::Missing | PermanentKind::Changed => BadClass::ImageMissing,
+        PermanentKind::TooLarge { .. } => BadClass::ImageTooManyBytes,
+        PermanentKind::InvalidKey => BadClass::BadReference,
+    }
+}
+
 impl SampleMaker {
-    pub(super) async fn fetch(
+    pub(crate) async fn fetch(
         &self,
         stream: &Stream,
         read: &ReadSample,
@@ -106,21 +134,8 @@ impl SampleMaker {
                 }
             };
             let pictures = self.pictures(stream, read, &rooms).await?;
-            let bytes: u64 = pictures.iter().map(Picture::bytes).sum();
-            // Which fault is told must not depend on which answer came first.
-            if bytes > limit {
-                return Err(Attempt::Bad(Fault {
-                    class: BadClass::ImageTooManyBytes,
-                    line: read.line,
-                    key: None,
-                    detail: format!("the record's pictures have {bytes} bytes, the limit is {limit}"),
-                }));
-            }
-            for (source, picture) in pictures.iter().enumerate() {
-                if let Picture::Bad(class, detail) = picture {
-                    let (key, detail) = (read.key(source), detail.clone());
-                    return Err(Attempt::Bad(Fault { class: *class, line: read.line, key, detail }));
-                }
+            if let Some(fault) = refused(read, limit, &pictures) {
+                return Err(Attempt::Bad(fault));
             }
             if pictures.iter().any(|picture| matches!(picture, Picture::NoRoom(_))) {
                 // What came is given back with the permit: nothing is held while waiting for more.
@@ -183,33 +198,29 @@ impl SampleMaker {
             PictureSource::Inline(bytes) => return Ok(Picture::Here(bytes.clone())),
             PictureSource::Object(uri) => uri,
         };
-        Ok(match self.stubborn(base, uri, room).await? {
+        Ok(match self.stubborn(base, uri, || self.stores.get(uri, room)).await? {
             Ok(bytes) => Picture::Here(bytes),
             Err((PermanentKind::TooLarge { bytes, .. }, _)) if bytes <= most && bytes > room => {
                 Picture::NoRoom(bytes)
             }
-            Err((kind, detail)) => {
-                let class = match kind {
-                    PermanentKind::Missing | PermanentKind::Changed => BadClass::ImageMissing,
-                    PermanentKind::TooLarge { .. } => BadClass::ImageTooManyBytes,
-                    PermanentKind::InvalidKey => BadClass::BadReference,
-                };
-                Picture::Bad(class, detail)
-            }
+            Err((kind, detail)) => Picture::Bad(class_of(kind), detail),
         })
     }
 
     /// Asks until there is an answer: a fault for now never changes a byte, the trainer waits.
-    async fn stubborn(
+    pub(crate) async fn stubborn<T, Asking>(
         &self,
         base: &ObjectPrefix,
         uri: &ObjectUri,
-        room: u64,
-    ) -> Result<Result<Bytes, (PermanentKind, String)>, MakeError> {
+        ask: impl Fn() -> Asking,
+    ) -> Result<Result<T, (PermanentKind, String)>, MakeError>
+    where
+        Asking: Future<Output = Result<T, FetchError>>,
+    {
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.stores.get(uri, room).await {
-                Ok(bytes) => return Ok(Ok(bytes)),
+            match ask().await {
+                Ok(answer) => return Ok(Ok(answer)),
                 Err(FetchError::Permanent { kind: PermanentKind::Missing, .. }) if is_gone(base).await => {
                     tracing::warn!(%base, "the folder of the images is gone; looking again");
                     tokio::time::sleep(pause).await;

@@ -26,7 +26,7 @@ enum Filled {
 }
 
 impl SampleMaker {
-    pub(super) async fn fill(
+    pub(crate) async fn fill(
         &self,
         key: SampleKey,
         stream: &Arc<Stream>,

@@ -13,13 +13,13 @@
 /// Bad records met so far, counted and listed.
 pub mod bad_log;
 /// Takes a record's pictures, gives their bytes.
-mod fetch;
+pub(crate) mod fetch;
 /// Takes sizes, gives the finished sample in the arena.
 mod fill;
 /// Takes a record, gives its text and what pictures it names.
-mod read;
+pub(crate) mod read;
 /// Takes pictures and text, gives grids and tokens: every length of the sample.
-mod size;
+pub(crate) mod size;
 /// Where the time goes, stage by stage.
 pub mod stages;
 /// Takes a suspected record's pictures, makes them in a child process.
@@ -164,7 +164,7 @@ impl MakeError {
 }
 
 /// How one attempt at one record ended without a sample.
-enum Attempt {
+pub(crate) enum Attempt {
     Bad(Fault),
     Failed(MakeError),
 }

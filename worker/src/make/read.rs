@@ -1,7 +1,7 @@
 //! Takes a record, gives its text and what pictures it names.
 
 use feedmill_protocol::bad::BadClass;
-use feedmill_source::{ObjectUri, RecordReadError, resolve_reference};
+use feedmill_source::{ObjectUri, Record, RecordReadError, resolve_reference};
 use feedmill_text::fault::FaultClass;
 use feedmill_text::processor::Prepared;
 use feedmill_text::record::{Conversation, ImageReference, parse_record};
@@ -12,7 +12,7 @@ use crate::stream::{CHANGED_REMEDY, Stream};
 
 /// Where a picture's bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum PictureSource {
+pub(crate) enum PictureSource {
     Object(ObjectUri),
     Inline(bytes::Bytes),
 }
@@ -26,11 +26,11 @@ pub struct ReadSample {
     pub line: u64,
     /// What it says.
     pub conversation: Conversation,
-    pub(super) prepared: Prepared,
+    pub(crate) prepared: Prepared,
     /// Each different picture once: what a sample names twice is fetched and decoded once.
-    pub(super) sources: Vec<PictureSource>,
+    pub(crate) sources: Vec<PictureSource>,
     /// For each picture of the record, its index in `sources`.
-    pub(super) uses: Vec<usize>,
+    pub(crate) uses: Vec<usize>,
 }
 
 impl ReadSample {
@@ -47,7 +47,18 @@ impl ReadSample {
 pub(super) fn read(stream: &Stream, id: RecordId) -> Result<ReadSample, Attempt> {
     let dataset =
         stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;
-    let record = dataset.manifest.record(id.record).map_err(|error| match error {
+    interpret(stream, id, dataset.manifest.record(id.record))
+}
+
+/// What a record says that was read already.
+pub(crate) fn interpret(
+    stream: &Stream,
+    id: RecordId,
+    record: Result<Record, RecordReadError>,
+) -> Result<ReadSample, Attempt> {
+    let dataset =
+        stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;
+    let record = record.map_err(|error| match error {
         RecordReadError::TooLong { line, .. } => {
             Attempt::Bad(Fault { class: BadClass::LineTooLong, line, key: None, detail: error.to_string() })
         }

@@ -83,37 +83,77 @@ impl SizedSample {
     }
 }
 
-/// What the pipeline allows of a picture.
-pub(super) fn image_limits(stream: &Stream) -> ImageLimits {
-    ImageLimits { max_bytes: stream.limits.max_image_bytes.0, max_pixels: stream.limits.max_image_pixels }
-}
-
-pub(super) fn size(stream: &Stream, read: ReadSample, pictures: Vec<Bytes>) -> Result<SizedSample, Attempt> {
+pub(crate) fn size(stream: &Stream, read: ReadSample, pictures: Vec<Bytes>) -> Result<SizedSample, Attempt> {
     let limits = image_limits(stream);
-    let processor = &stream.processor;
     let mut headers = Vec::with_capacity(pictures.len());
     for (source, bytes) in pictures.iter().enumerate() {
         let header = read_header(bytes, &limits).map_err(|error| picture_fault(&read, source, &error))?;
         headers.push(header);
     }
-    let fit = |max_pixels: u64| -> Result<(Vec<SizedPicture>, Vec<u32>), Attempt> {
-        let geometry = Geometry { max_pixels, ..processor.geometry };
-        let mut sized = Vec::with_capacity(read.uses.len());
-        let mut tokens = Vec::with_capacity(read.uses.len());
-        for source in &read.uses {
-            let header =
-                headers.get(*source).ok_or_else(|| MakeError::Internal("a picture is missing".into()))?;
-            let (width, height) = header.oriented_size(&processor.colors);
-            let resized = smart_resize(height, width, &geometry)
-                .map_err(|error| picture_fault(&read, *source, &error))?;
-            let grid = Grid::of(resized, &geometry);
-            let count = u32::try_from(grid.tokens(&geometry))
-                .map_err(|_| MakeError::Internal("a picture has too many tokens".into()))?;
-            sized.push(SizedPicture { source: *source, resized, grid });
-            tokens.push(count);
-        }
-        Ok((sized, tokens))
-    };
+    let Fitted { sized, tokens, max_pixels } = fit(stream, &read, &headers)?;
+    let encoded = read
+        .prepared
+        .expand(&tokens)
+        .map_err(|error| MakeError::Internal(super::read::with_causes(&error)))?;
+    Ok(SizedSample { read, pictures, headers, sized, encoded, max_pixels })
+}
+
+/// What a picture's header must keep to.
+pub(crate) fn image_limits(stream: &Stream) -> ImageLimits {
+    ImageLimits { max_bytes: stream.limits.max_image_bytes.0, max_pixels: stream.limits.max_image_pixels }
+}
+
+/// Pictures and their tokens, within the longest sample.
+pub(crate) struct Fitted {
+    /// The pictures as the sample has them, in order.
+    pub(crate) sized: Vec<SizedPicture>,
+    /// Tokens of each.
+    tokens: Vec<u32>,
+    /// The limit of pixels that was used.
+    pub(crate) max_pixels: u64,
+}
+
+/// Pictures and their tokens at one limit of pixels.
+fn at(
+    stream: &Stream,
+    read: &ReadSample,
+    headers: &[ImageHeader],
+    max_pixels: u64,
+) -> Result<(Vec<SizedPicture>, Vec<u32>), Attempt> {
+    let processor = &stream.processor;
+    let geometry = Geometry { max_pixels, ..processor.geometry };
+    let mut sized = Vec::with_capacity(read.uses.len());
+    let mut tokens = Vec::with_capacity(read.uses.len());
+    for source in &read.uses {
+        let header =
+            headers.get(*source).ok_or_else(|| MakeError::Internal("a picture is missing".into()))?;
+        let (width, height) = header.oriented_size(&processor.colors);
+        let resized =
+            smart_resize(height, width, &geometry).map_err(|error| picture_fault(read, *source, &error))?;
+        let grid = Grid::of(resized, &geometry);
+        let count = u32::try_from(grid.tokens(&geometry))
+            .map_err(|_| MakeError::Internal("a picture has too many tokens".into()))?;
+        sized.push(SizedPicture { source: *source, resized, grid });
+        tokens.push(count);
+    }
+    Ok((sized, tokens))
+}
+
+/// Tokens of the sample at one limit of pixels, whatever the longest sample may have.
+pub(crate) fn length_at(
+    stream: &Stream,
+    read: &ReadSample,
+    headers: &[ImageHeader],
+    max_pixels: u64,
+) -> Result<usize, Attempt> {
+    let (_, tokens) = at(stream, read, headers, max_pixels)?;
+    Ok(read.prepared.expanded_len(&tokens))
+}
+
+/// Sizes every picture so that the sample fits, as the processor's policy says.
+pub(crate) fn fit(stream: &Stream, read: &ReadSample, headers: &[ImageHeader]) -> Result<Fitted, Attempt> {
+    let processor = &stream.processor;
+    let fit = |max_pixels: u64| at(stream, read, headers, max_pixels);
     let mut max_pixels = processor.geometry.max_pixels;
     let (mut sized, mut tokens) = fit(max_pixels)?;
     let limit = processor.max_tokens;
@@ -145,15 +185,11 @@ pub(super) fn size(stream: &Stream, read: ReadSample, pictures: Vec<Bytes>) -> R
         max_pixels = good;
         (sized, tokens) = fit(max_pixels)?;
     }
-    let encoded = read
-        .prepared
-        .expand(&tokens)
-        .map_err(|error| MakeError::Internal(super::read::with_causes(&error)))?;
-    Ok(SizedSample { read, pictures, headers, sized, encoded, max_pixels })
+    Ok(Fitted { sized, tokens, max_pixels })
 }
 
 /// A fault of one of the record's pictures.
-pub(super) fn picture_fault(read: &ReadSample, source: usize, error: &ImageError) -> Attempt {
+pub(crate) fn picture_fault(read: &ReadSample, source: usize, error: &ImageError) -> Attempt {
     let Some(class) = bad_class(error) else {
         return Attempt::Failed(MakeError::Internal(error.to_string()));
     };

@@ -1,0 +1,320 @@
+//! Takes a chunk of records, gives what their pictures say: from headers, or from every pixel.
+//!
+//! The rules are the worker's own: references, limits and lengths are decided by what makes samples. Only how much
+//! of a file is fetched differs: the first bytes, more when the header needs more.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use feedmill_protocol::bad::BadClass;
+use feedmill_source::{FetchError, ObjectPrefix, ObjectUri, PermanentKind};
+use feedmill_vision::{ImageError, ImageHeader, ImageLimits, read_header};
+use futures_util::StreamExt as _;
+use tokio::sync::OnceCell;
+
+use super::tally::PictureTally;
+use super::text::{each_record, key_hash};
+use super::{BadFound, CheckError, Pictures, Shared};
+use crate::make::fetch::{Picture, class_of, refused};
+use crate::make::read::{PictureSource, ReadSample, interpret, with_causes};
+use crate::make::size::{fit, image_limits, length_at, picture_fault, size};
+use crate::make::{Attempt, Fault, MakeError};
+use crate::order::RecordId;
+use crate::stream::Stream;
+
+/// Asked for first: holds the header of most pictures. More would be bandwidth for nothing.
+const FIRST_BYTES: u64 = 32 << 10;
+/// Asked for second: profiles and preview pictures of cameras stand before a JPEG's size. After that the whole file.
+const SECOND_BYTES: u64 = 512 << 10;
+/// Different pictures that are remembered, about 250 MB; those met later are looked at each time they stand in a record.
+pub const REMEMBERED: usize = 1 << 20;
+/// Records of one chunk whose pictures are looked at at once.
+const AT_ONCE: usize = 256;
+
+/// What is known of one stored picture.
+#[derive(Clone, Debug)]
+struct Looked {
+    /// Bytes of the file.
+    bytes: u64,
+    header: Result<ImageHeader, ImageError>,
+}
+
+/// A picture in storage: looked at, or why it cannot be had.
+type Known = Result<Looked, (BadClass, String)>;
+
+/// Pictures looked at, each once as long as there is room.
+#[derive(Default)]
+pub(super) struct Remembered(Mutex<HashMap<u128, Arc<OnceCell<Known>>>>);
+
+impl Remembered {
+    fn cell(&self, hash: u128) -> Arc<OnceCell<Known>> {
+        let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cell) = cells.get(&hash) {
+            return Arc::clone(cell);
+        }
+        let cell = Arc::default();
+        if cells.len() < REMEMBERED {
+            cells.insert(hash, Arc::clone(&cell));
+        }
+        cell
+    }
+}
+
+/// What a chunk's pictures say.
+#[derive(Default)]
+pub(super) struct PictureChunk {
+    pub(super) tally: PictureTally,
+    pub(super) bad: Vec<BadFound>,
+}
+
+/// What one record's pictures say.
+struct Sized {
+    /// Header and bytes of each different picture.
+    pictures: Vec<(ImageHeader, u64)>,
+    /// Tokens before anything is done about long samples.
+    full: usize,
+    /// Tokens with the smallest pictures.
+    least: usize,
+    outcome: Ended,
+}
+
+enum Ended {
+    Good { decoded: u64 },
+    Bad(Fault),
+    Unholdable,
+}
+
+/// Looks at the pictures of a chunk's records.
+pub(super) async fn picture_chunk(
+    shared: &Arc<Shared>,
+    set: usize,
+    chunk: u64,
+) -> Result<PictureChunk, CheckError> {
+    let (stream, dataset) = shared.dataset(set)?;
+    // Records that are bad by their text were told of when it was read.
+    let records: Vec<ReadSample> = shared
+        .on_thread(set, move |shared| {
+            let (stream, dataset) = shared.dataset(set)?;
+            let place = shared.place(set)?;
+            let mut records = Vec::new();
+            each_record(shared, set, chunk, |number, record| {
+                let id = RecordId { dataset: place.dataset, record: number };
+                match interpret(stream, id, record) {
+                    Ok(read) if !read.sources.is_empty() => records.push(read),
+                    Ok(_) | Err(Attempt::Bad(_)) => {
+                        shared.progress.records.fetch_add(1, Relaxed);
+                    }
+                    Err(Attempt::Failed(error)) => return Err(CheckError::of(&dataset.name, error)),
+                }
+                Ok(())
+            })?;
+            Ok(records)
+        })
+        .await?;
+    let limit = stream.processor.max_tokens;
+    let mut found = PictureChunk::default();
+    let looked = records.into_iter().map(|read| async {
+        let number = read.id.record;
+        let result = match shared.options.pictures {
+            Pictures::Decode => decoded(shared, stream, read).await,
+            _ => sized(shared, stream, &dataset.image_base, &read).await,
+        };
+        shared.progress.records.fetch_add(1, Relaxed);
+        (number, result)
+    });
+    // In order, so that bad records are told of in order.
+    let mut looked = futures_util::stream::iter(looked).buffered(AT_ONCE);
+    while let Some((number, result)) = looked.next().await {
+        let tally = &mut found.tally;
+        tally.records += 1;
+        let fault = match result {
+            Ok(sized) => {
+                count(tally, stream, &sized, limit);
+                match sized.outcome {
+                    Ended::Good { .. } | Ended::Unholdable => continue,
+                    Ended::Bad(fault) => fault,
+                }
+            }
+            Err(Attempt::Bad(fault)) => fault,
+            Err(Attempt::Failed(error)) => return Err(CheckError::of(&dataset.name, error)),
+        };
+        *tally.bad.entry(fault.class).or_default() += 1;
+        shared.progress.bad.fetch_add(1, Relaxed);
+        found.bad.push(BadFound::new(&dataset.name, number, fault));
+    }
+    Ok(found)
+}
+
+fn count(tally: &mut PictureTally, stream: &Stream, sized: &Sized, limit: usize) {
+    tally.tokens.add(sized.full as u64);
+    tally.over += u64::from(sized.full > limit);
+    tally.shrinkable += u64::from(sized.full > limit && sized.least <= limit);
+    for (header, bytes) in &sized.pictures {
+        let (width, height) = header.stored_size();
+        tally.pixels.add(u64::from(width) * u64::from(height));
+        tally.bytes.add(*bytes);
+        *tally.formats.entry(header.format().as_str().to_owned()).or_default() += 1;
+        let turned = stream.processor.colors.exif_orientation && header.orientation() != 1;
+        tally.turned += u64::from(turned);
+    }
+    match sized.outcome {
+        Ended::Good { decoded } => tally.decoded += decoded,
+        Ended::Unholdable => tally.unholdable += 1,
+        Ended::Bad(_) => {}
+    }
+}
+
+/// Lengths of a sample from its pictures' headers. A sample that is too long has lengths, and is bad.
+fn lengths(
+    stream: &Stream,
+    read: &ReadSample,
+    headers: &[ImageHeader],
+) -> Result<(usize, usize, Option<Fault>), Attempt> {
+    let geometry = &stream.processor.geometry;
+    let full = length_at(stream, read, headers, geometry.max_pixels)?;
+    let least = length_at(stream, read, headers, geometry.min_pixels)?;
+    match fit(stream, read, headers) {
+        Ok(_) => Ok((full, least, None)),
+        Err(Attempt::Bad(fault)) => Ok((full, least, Some(fault))),
+        Err(failed) => Err(failed),
+    }
+}
+
+/// From headers.
+async fn sized(
+    shared: &Shared,
+    stream: &Stream,
+    base: &ObjectPrefix,
+    read: &ReadSample,
+) -> Result<Sized, Attempt> {
+    let limits = image_limits(stream);
+    let asked = read.sources.iter().map(|source| async {
+        match source {
+            PictureSource::Inline(bytes) => Ok::<Known, MakeError>(Ok(Looked {
+                bytes: bytes.len() as u64,
+                header: read_header(bytes, &limits),
+            })),
+            PictureSource::Object(uri) => {
+                let cell = shared.remembered.cell(key_hash(uri));
+                let look = || look(shared, base, uri, &limits);
+                cell.get_or_try_init(look).await.cloned()
+            }
+        }
+    });
+    let known: Vec<Known> = futures_util::future::try_join_all(asked).await?;
+    let pictures: Vec<Picture> = known
+        .iter()
+        .zip(&read.sources)
+        .map(|(known, source)| match (known, source) {
+            (Ok(_), PictureSource::Inline(bytes)) => Picture::Here(bytes.clone()),
+            (Ok(looked), PictureSource::Object(_)) => Picture::NoRoom(looked.bytes),
+            (Err((class, detail)), _) => Picture::Bad(*class, detail.clone()),
+        })
+        .collect();
+    if let Some(fault) = refused(read, stream.limits.max_sample_bytes.0, &pictures) {
+        return Err(Attempt::Bad(fault));
+    }
+    let mut headers = Vec::with_capacity(known.len());
+    let mut pictures = Vec::with_capacity(known.len());
+    for (source, looked) in known.iter().flatten().enumerate() {
+        let header = looked.header.as_ref().map_err(|error| picture_fault(read, source, error))?;
+        headers.push(*header);
+        pictures.push((*header, looked.bytes));
+    }
+    let (full, least, fault) = lengths(stream, read, &headers)?;
+    let outcome = fault.map_or(Ended::Good { decoded: 0 }, Ended::Bad);
+    Ok(Sized { pictures, full, least, outcome })
+}
+
+/// The header of one stored picture, from as few of its bytes as will do.
+async fn look(
+    shared: &Shared,
+    base: &ObjectPrefix,
+    uri: &ObjectUri,
+    limits: &ImageLimits,
+) -> Result<Known, MakeError> {
+    let maker = shared.maker();
+    let most = limits.max_bytes;
+    let internal = |error: feedmill_arena::BudgetError| MakeError::Internal(error.to_string());
+    let first = FIRST_BYTES.min(most);
+    let urgency = &shared.urgency;
+    let permit = maker.fetch.acquire(first, urgency).await.map_err(internal)?;
+    shared.progress.requests.fetch_add(1, Relaxed);
+    let (begin, version) =
+        match maker.stubborn(base, uri, || maker.stores.get_start(uri, first, most)).await? {
+            Ok(answer) => answer,
+            Err((kind, detail)) => return Ok(Err((class_of(kind), detail))),
+        };
+    let bytes = version.size;
+    if bytes > most {
+        let kind = PermanentKind::TooLarge { bytes, limit: most };
+        let error = FetchError::Permanent { kind, uri: uri.clone() };
+        return Ok(Err((class_of(kind), with_causes(&error))));
+    }
+    let header = read_header(&begin, limits);
+    if header.is_ok() || begin.len() as u64 >= bytes {
+        return Ok(Ok(Looked { bytes, header }));
+    }
+    // Nothing is held while waiting for more room.
+    drop((permit, begin));
+    for length in [SECOND_BYTES.min(bytes), bytes] {
+        let permit = maker.fetch.acquire(length, urgency).await.map_err(internal)?;
+        shared.progress.requests.fetch_add(1, Relaxed);
+        let range = 0..length;
+        let got = maker.stubborn(base, uri, || maker.stores.get_range(uri, range.clone(), &version)).await?;
+        let begin = match got {
+            Ok(begin) => begin,
+            Err((kind, detail)) => return Ok(Err((class_of(kind), detail))),
+        };
+        let header = read_header(&begin, limits);
+        if header.is_ok() || length == bytes {
+            return Ok(Ok(Looked { bytes, header }));
+        }
+        drop(permit);
+    }
+    Err(MakeError::Internal("the whole of a picture is no picture and no error".into()))
+}
+
+/// From every pixel, exactly as samples are made.
+async fn decoded(shared: &Shared, stream: &Arc<Stream>, read: ReadSample) -> Result<Sized, Attempt> {
+    let maker = shared.maker();
+    let urgency = &shared.urgency;
+    let _place = shared.decoding.acquire().await;
+    let objects = read.sources.iter().filter(|source| matches!(source, PictureSource::Object(_))).count();
+    shared.progress.requests.fetch_add(objects as u64, Relaxed);
+    // The permit goes when the pictures' bytes are gone.
+    let fetched = maker.fetch(stream, &read, urgency).await?;
+    let (files, _permit) = (fetched.pictures, fetched.permit);
+    let of = Arc::clone(stream);
+    let (mut looked, sample) = maker
+        .pool
+        .run(urgency, move |_| {
+            let limits = image_limits(&of);
+            let mut pictures = Vec::with_capacity(files.len());
+            for (source, bytes) in files.iter().enumerate() {
+                let header =
+                    read_header(bytes, &limits).map_err(|error| picture_fault(&read, source, &error))?;
+                pictures.push((header, bytes.len() as u64));
+            }
+            let headers: Vec<ImageHeader> = pictures.iter().map(|(header, _)| *header).collect();
+            let (full, least, fault) = lengths(&of, &read, &headers)?;
+            let decoded = pictures.len() as u64;
+            let outcome = fault.map_or(Ended::Good { decoded }, Ended::Bad);
+            let sample = match outcome {
+                Ended::Good { .. } => Some(size(&of, read, files)?),
+                _ => None,
+            };
+            Ok::<_, Attempt>((Sized { pictures, full, least, outcome }, sample))
+        })
+        .await??;
+    if let Some(sample) = sample {
+        match maker.fill(stream, sample, urgency).await {
+            Ok(_) => {}
+            Err(Attempt::Bad(fault)) => looked.outcome = Ended::Bad(fault),
+            Err(Attempt::Failed(MakeError::TooLarge { .. })) => looked.outcome = Ended::Unholdable,
+            Err(failed) => return Err(failed),
+        }
+    }
+    Ok(looked)
+}

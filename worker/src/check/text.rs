@@ -1,0 +1,138 @@
+//! Takes a chunk of records, gives what their text says: everything that is known without a picture.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use feedmill_source::{ObjectUri, Record, RecordReadError};
+use twox_hash::XxHash3_128;
+
+use super::distinct::Distinct;
+use super::tally::{MANY_PICTURES, TextTally};
+use super::{BadFound, CheckError, Shared};
+use crate::make::read::{PictureSource, ReadSample, interpret};
+use crate::make::size::fit;
+use crate::make::{Attempt, Fault};
+use crate::order::RecordId;
+use crate::stream::{Dataset, Stream};
+
+/// What a chunk's text says.
+pub(super) struct TextChunk {
+    pub(super) tally: TextTally,
+    pub(super) records: Option<Distinct>,
+    pub(super) keys: Distinct,
+    pub(super) bad: Vec<BadFound>,
+}
+
+impl TextChunk {
+    fn bad(&mut self, shared: &Shared, dataset: &Dataset, number: u64, fault: Fault) {
+        *self.tally.bad.entry(fault.class).or_default() += 1;
+        shared.progress.bad.fetch_add(1, Relaxed);
+        self.bad.push(BadFound::new(&dataset.name, number, fault));
+    }
+}
+
+/// The hash by which a stored picture is known.
+pub(super) fn key_hash(uri: &ObjectUri) -> u128 {
+    XxHash3_128::oneshot(uri.to_string().as_bytes())
+}
+
+/// Calls `each` with the number and the bytes of every record of a chunk. Blocks on the disk.
+pub(super) fn each_record(
+    shared: &Shared,
+    set: usize,
+    chunk: u64,
+    mut each: impl FnMut(u64, Result<Record, RecordReadError>) -> Result<(), CheckError>,
+) -> Result<(), CheckError> {
+    let (_, dataset) = shared.dataset(set)?;
+    let chosen = shared.chosen(set)?;
+    if let Some(range) = chosen.neighbours(chunk) {
+        for (number, record) in range.clone().zip(dataset.manifest.records(range)) {
+            each(number, record)?;
+        }
+        return Ok(());
+    }
+    for place in chosen.chunk(chunk) {
+        let number = chosen.record(place);
+        each(number, dataset.manifest.record(number))?;
+    }
+    Ok(())
+}
+
+/// Reads, parses, renders and tokenizes every record of a chunk.
+pub(super) fn text_chunk(shared: &Shared, set: usize, chunk: u64) -> Result<TextChunk, CheckError> {
+    let (stream, dataset) = shared.dataset(set)?;
+    let place = shared.place(set)?;
+    // Data sets are at most 16 * 256.
+    let of = set as u32;
+    let mut found = TextChunk {
+        tally: TextTally::default(),
+        records: shared.options.duplicates.then(Distinct::default),
+        keys: Distinct::default(),
+        bad: Vec::new(),
+    };
+    each_record(shared, set, chunk, |number, record| {
+        let mut bytes = 0;
+        if let Ok(record) = &record {
+            bytes = record.bytes.len() as u64;
+            if let Some(records) = &mut found.records {
+                records.add(XxHash3_128::oneshot(&record.bytes), of, number);
+            }
+        }
+        found.tally.records += 1;
+        found.tally.bytes += bytes;
+        let id = RecordId { dataset: place.dataset, record: number };
+        match interpret(stream, id, record) {
+            Ok(read) => {
+                usable(&mut found.tally, stream, &read);
+                // Without pictures everything about its length is known here.
+                if read.sources.is_empty() {
+                    match fit(stream, &read, &[]) {
+                        Ok(_) => {}
+                        Err(Attempt::Bad(fault)) => found.bad(shared, dataset, number, fault),
+                        Err(Attempt::Failed(error)) => return Err(CheckError::of(&dataset.name, error)),
+                    }
+                }
+                for source in &read.sources {
+                    match source {
+                        PictureSource::Object(uri) => {
+                            found.keys.add(key_hash(uri), of, number);
+                            found.tally.stored += 1;
+                            found.tally.on_s3 += u64::from(matches!(uri, ObjectUri::S3 { .. }));
+                        }
+                        PictureSource::Inline(_) => found.tally.inline += 1,
+                    }
+                }
+            }
+            Err(Attempt::Bad(fault)) => found.bad(shared, dataset, number, fault),
+            Err(Attempt::Failed(error)) => return Err(CheckError::of(&dataset.name, error)),
+        }
+        shared.progress.records.fetch_add(1, Relaxed);
+        shared.progress.bytes.fetch_add(bytes, Relaxed);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Counts a record that can be used as far as its text goes.
+fn usable(tally: &mut TextTally, stream: &Stream, read: &ReadSample) {
+    let processor = &stream.processor;
+    let text = read.prepared.text_len();
+    let pictures = read.uses.len();
+    tally.text_tokens.add(text as u64);
+    if pictures == 0 {
+        tally.without_pictures.add(text as u64);
+    }
+    tally.supervised += read.prepared.supervised() as u64;
+    let bucket = u32::try_from(pictures).unwrap_or(MANY_PICTURES).min(MANY_PICTURES);
+    *tally.pictures.entry(bucket).or_default() += 1;
+    tally.empty_answers += u64::from(read.conversation.empty_assistant > 0);
+    tally.dropped_turns += u64::from(read.conversation.dropped_trailing_user > 0);
+    let geometry = &processor.geometry;
+    let area = u64::from(geometry.factor()).pow(2).max(1);
+    let with = |tokens: u64| (pictures as u64).saturating_mul(tokens).saturating_add(text as u64);
+    let limit = processor.max_tokens as u64;
+    tally.over_by_text += u64::from(text as u64 > limit);
+    tally.over_without_pictures += u64::from(pictures == 0 && text as u64 > limit);
+    // No picture has fewer pixels than minPixels after the resize; only narrow ones have more than maxPixels.
+    tally.over_at_least += u64::from(with(geometry.min_pixels.div_ceil(area)) > limit);
+    tally.over_at_most += u64::from(with((geometry.max_pixels / area).max(1)) > limit);
+}
