@@ -152,6 +152,7 @@ impl TransientKind {
             Self::Timeout
             | Self::Reset
             | Self::IncompleteBody
+            | Self::Checksum
             | Self::Throttled
             | Self::ServerError
             | Self::LocalIo => None,

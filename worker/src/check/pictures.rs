@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 use super::tally::PictureTally;
 use super::text::{each_record, key_hash};
 use super::{BadFound, CheckError, Pictures, Shared};
+use crate::engine::SampleKey;
 use crate::make::fetch::{Picture, class_of, refused};
 use crate::make::read::{PictureSource, ReadSample, interpret, with_causes};
 use crate::make::size::{fit, image_limits, length_at, picture_fault, size};
@@ -92,6 +93,7 @@ pub(super) async fn picture_chunk(
     chunk: u64,
 ) -> Result<PictureChunk, CheckError> {
     let (stream, dataset) = shared.dataset(set)?;
+    let stream_index = shared.place(set)?.stream;
     // Records that are bad by their text were told of when it was read.
     let records: Vec<ReadSample> = shared
         .on_thread(set, move |shared| {
@@ -117,7 +119,7 @@ pub(super) async fn picture_chunk(
     let looked = records.into_iter().map(|read| async {
         let number = read.id.record;
         let result = match shared.options.pictures {
-            Pictures::Decode => decoded(shared, stream, read).await,
+            Pictures::Decode => decoded(shared, stream_index, stream, read).await,
             _ => sized(shared, stream, &dataset.image_base, &read).await,
         };
         shared.progress.records.fetch_add(1, Relaxed);
@@ -277,7 +279,12 @@ async fn look(
 }
 
 /// From every pixel, exactly as samples are made.
-async fn decoded(shared: &Shared, stream: &Arc<Stream>, read: ReadSample) -> Result<Sized, Attempt> {
+async fn decoded(
+    shared: &Shared,
+    stream_index: usize,
+    stream: &Arc<Stream>,
+    read: ReadSample,
+) -> Result<Sized, Attempt> {
     let maker = shared.maker();
     let urgency = &shared.urgency;
     let _place = shared.decoding.acquire().await;
@@ -309,7 +316,9 @@ async fn decoded(shared: &Shared, stream: &Arc<Stream>, read: ReadSample) -> Res
         })
         .await??;
     if let Some(sample) = sample {
-        match maker.fill(stream, sample, urgency).await {
+        // Records are not looked at by position, so none of them is suspected.
+        let key = SampleKey { stream: stream_index, position: 0 };
+        match maker.fill(key, stream, sample, urgency).await {
             Ok(_) => {}
             Err(Attempt::Bad(fault)) => looked.outcome = Ended::Bad(fault),
             Err(Attempt::Failed(MakeError::TooLarge { .. })) => looked.outcome = Ended::Unholdable,

@@ -318,7 +318,7 @@ fn dataset_report(
         looked_at: text.records,
         bytes: text.bytes,
         // Plain enums always become JSON.
-        shape: serde_json::to_value(dataset.shape).unwrap_or_default(),
+        shape: serde_json::to_value(dataset.rules.shape).unwrap_or_default(),
         shape_detected: dataset.shape_detected,
         bad_records: bad.values().sum(),
         bad,
