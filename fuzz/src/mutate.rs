@@ -16,12 +16,12 @@ impl Random {
     #[must_use]
     pub fn of_case(seed: u64, number: u64) -> Self {
         let mut random = Self(seed);
-        let begin = random.next() ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let begin = random.number() ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         Self(begin)
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -31,7 +31,7 @@ impl Random {
 
     /// A number below the bound; 0 for a bound of 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() >> 16) as usize % bound.max(1)
+        (self.number() >> 16) as usize % bound.max(1)
     }
 }
 
@@ -63,11 +63,11 @@ pub fn case(corpus: &[Vec<u8>], words: &[&[u8]], seed: u64, number: u64) -> Vec<
     let Some(base) = corpus.get(number as usize % corpus.len().max(1)) else { return Vec::new() };
     let mut bytes = base.clone();
     // Half of the cases have one change that keeps the length: most of these are read far beyond their beginning.
-    if random.next().is_multiple_of(2) {
+    if random.number().is_multiple_of(2) {
         change(&mut bytes, random_kind(KEEPING, words, &mut random), corpus, words, &mut random);
         return bytes;
     }
-    for _ in 0..=random.next() % MOST_CHANGES {
+    for _ in 0..=random.number() % MOST_CHANGES {
         change(&mut bytes, random_kind(ALL, words, &mut random), corpus, words, &mut random);
     }
     bytes
@@ -133,7 +133,7 @@ fn change(bytes: &mut Vec<u8>, kind: Change, corpus: &[Vec<u8>], words: &[&[u8]]
         }
         Change::Byte => {
             if let Some(byte) = bytes.get_mut(at) {
-                *byte = random.next() as u8;
+                *byte = random.number() as u8;
             }
         }
         Change::Number => {
@@ -146,7 +146,7 @@ fn change(bytes: &mut Vec<u8>, kind: Change, corpus: &[Vec<u8>], words: &[&[u8]]
             // A length or count that is off by a little or by a power of two.
             let width = 1usize << (1 + random.below(2));
             if let Some(field) = bytes.get(at..at + width) {
-                let big = random.next().is_multiple_of(2);
+                let big = random.number().is_multiple_of(2);
                 let fold = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
                 let value = if big { field.iter().fold(0, fold) } else { field.iter().rev().fold(0, fold) };
                 let value = match random.below(4) {
@@ -181,7 +181,7 @@ fn change(bytes: &mut Vec<u8>, kind: Change, corpus: &[Vec<u8>], words: &[&[u8]]
             bytes.extend_from_slice(&other[from..]);
         }
         Change::Insert => {
-            let piece: Vec<u8> = (0..random.below(32)).map(|_| random.next() as u8).collect();
+            let piece: Vec<u8> = (0..random.below(32)).map(|_| random.number() as u8).collect();
             bytes.splice(at..at, piece);
         }
         Change::Fill => {
@@ -198,7 +198,7 @@ fn change(bytes: &mut Vec<u8>, kind: Change, corpus: &[Vec<u8>], words: &[&[u8]]
 
 fn number(value: u64, width: usize, random: &mut Random) -> Vec<u8> {
     let mut digits = value.to_le_bytes()[..width].to_vec();
-    if random.next().is_multiple_of(2) {
+    if random.number().is_multiple_of(2) {
         digits.reverse();
     }
     digits

@@ -16,7 +16,6 @@ mod text;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context as _, anyhow};
 use feedmill_worker::check::{Check, CheckOptions, Pass, Pictures, Report, Selection};
@@ -82,7 +81,7 @@ async fn checked(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     // The pass ends in order, so that the state is whole.
     let watching = tokio::spawn(async move {
         let signal = interrupt.wait().await;
-        stop.store(true, Relaxed);
+        stop.send_replace(true);
         signal
     });
     let passed = passes(arguments, options, &mut check).await;

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Different things that are kept, over all data sets: about 70 MB. Beyond it, of a share of 1 % the standard error is
+/// Different things that are kept, over all data sets: about 100 MB. Beyond it, of a share of 1 % the standard error is
 /// about a hundredth of it.
 pub const CAPACITY: usize = 1 << 20;
 

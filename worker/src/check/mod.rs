@@ -31,7 +31,7 @@ pub mod warning;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -43,7 +43,7 @@ use feedmill_protocol::plan::Plan;
 use feedmill_source::FetchSettings;
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::app::{Loaded, Machinery};
 use crate::in_process::Options;
@@ -230,7 +230,7 @@ pub struct Check {
     written: Vec<Written>,
     done: Done,
     journal: Journal,
-    stop: Arc<AtomicBool>,
+    stop: Arc<watch::Sender<bool>>,
 }
 
 impl Check {
@@ -281,7 +281,13 @@ impl Check {
             decoding: Semaphore::new(threads * DECODING_A_THREAD),
             urgency,
         };
-        Ok(Self { shared: Arc::new(shared), written, done, journal, stop: Arc::default() })
+        Ok(Self {
+            shared: Arc::new(shared),
+            written,
+            done,
+            journal,
+            stop: Arc::new(watch::Sender::new(false)),
+        })
     }
 
     /// How far it is.
@@ -290,9 +296,9 @@ impl Check {
         Arc::clone(&self.shared.progress)
     }
 
-    /// Set it, and the pass ends after the chunks in work.
+    /// Send true, and the pass ends: that of the text after a chunk, that of the pictures at once.
     #[must_use]
-    pub fn stop(&self) -> Arc<AtomicBool> {
+    pub fn stop(&self) -> Arc<watch::Sender<bool>> {
         Arc::clone(&self.stop)
     }
 
@@ -331,7 +337,7 @@ impl Check {
                 tallies.keys.merge(found.keys);
                 journal.bad(done, found.bad)?;
                 raise(&mut done.text, set);
-                if leave(journal, done, stop, &mut saved)? {
+                if leave(journal, done, *stop.borrow(), &mut saved)? {
                     return Ok(Pass::Stopped);
                 }
             }
@@ -369,6 +375,7 @@ impl Check {
         let (total, before) = passed(shared, &done.pictures, has);
         begin(&shared.progress, total, before);
         let mut saved = now();
+        let mut stopped = stop.subscribe();
         for set in (0..shared.places.len()).filter(|set| has(*set)) {
             let first = done.pictures.get(set).copied().unwrap_or(0);
             let chunks = first..shared.chosen(set)?.chunks();
@@ -380,14 +387,23 @@ impl Check {
                     AbortOnDrop(task)
                 })
                 .buffered(PICTURE_CHUNKS);
-            while let Some(found) = running.next().await {
+            loop {
+                // A chunk may take minutes where storage is slow.
+                let found = tokio::select! {
+                    found = running.next() => found,
+                    _ = stopped.wait_for(|stop| *stop) => {
+                        journal.save(done)?;
+                        return Ok(Pass::Stopped);
+                    }
+                };
+                let Some(found) = found else { break };
                 let found = found?;
                 if let Some(tally) = done.tallies.pictures.get_mut(set) {
                     tally.merge(&found.tally);
                 }
                 journal.bad(done, found.bad)?;
                 raise(&mut done.pictures, set);
-                if leave(journal, done, stop, &mut saved)? {
+                if leave(journal, done, false, &mut saved)? {
                     return Ok(Pass::Stopped);
                 }
             }
@@ -454,13 +470,7 @@ fn raise(chunks: &mut [u64], set: usize) {
 }
 
 /// Saves when it is time to; whether the pass is to end.
-fn leave(
-    journal: &mut Journal,
-    done: &Done,
-    stop: &AtomicBool,
-    saved: &mut Instant,
-) -> Result<bool, CheckError> {
-    let stopped = stop.load(Relaxed);
+fn leave(journal: &mut Journal, done: &Done, stopped: bool, saved: &mut Instant) -> Result<bool, CheckError> {
     if stopped || saved.elapsed() >= SAVE_EVERY {
         journal.save(done)?;
         *saved = now();

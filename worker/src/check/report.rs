@@ -260,7 +260,13 @@ pub(super) fn report(shared: &Shared, written: &[Written], done: Done) -> Result
         }
     })?;
     let streams: Vec<StreamReport> = written.iter().map(|stream| stream_report(stream, &datasets)).collect();
-    let examples = examples(shared, &done.bad);
+    let mut bad = done.bad;
+    // Faults of pictures were found after those of text.
+    bad.sort_by_key(|found| {
+        let set = datasets.iter().position(|dataset| dataset.name == found.dataset);
+        (set, found.record)
+    });
+    let examples = examples(shared, &bad);
     let mut report = Report {
         format: FORMAT,
         pictures: shared.options.pictures,
@@ -270,7 +276,7 @@ pub(super) fn report(shared: &Shared, written: &[Written], done: Done) -> Result
         datasets,
         shared: shared_records,
         warnings: Vec::new(),
-        bad: done.bad,
+        bad,
         bad_unlisted: done.unlisted,
         examples,
     };
@@ -357,13 +363,13 @@ fn too_long(text: &TextTally, pictures: &PictureTally, known: bool) -> TooLongRe
             replaced: exactly(over - pictures.shrinkable),
         };
     }
-    // What fits with the smallest pictures may fit anyway or be shrunk; what does not fit with them never does.
+    // What fits with the smallest pictures may fit anyway or be shrunk; what does not fit with them hardly ever does.
     let (least, most) = (text.over_at_least, text.over_at_most.max(text.over_at_least));
     TooLongReport {
         estimate: true,
         over: Between { least, most },
         shrunk: Between { least: 0, most: most - least },
-        replaced: Between { least, most },
+        replaced: exactly(least),
     }
 }
 
