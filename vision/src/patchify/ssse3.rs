@@ -50,8 +50,8 @@ unsafe fn put_patches<const PATCH: usize>(
         // patch; the three stores are of `PATCH` bytes and end at `at + shortest`.
         unsafe {
             let parts = [0, 16, 32].map(|part| _mm_loadu_si128(wide.add(part).cast()));
-            for channel in 0..3 {
-                let values = channel_of(parts, &MASKS[channel]);
+            for (channel, masks) in MASKS.iter().enumerate() {
+                let values = channel_of(parts, masks);
                 let target = matrix.as_mut_ptr().add(at + channel * plane);
                 if PATCH == 16 {
                     _mm_storeu_si128(target.cast(), values);
