@@ -33,13 +33,16 @@ const GEOMETRY: Geometry = Geometry {
     std: [0.5; 3],
 };
 
+/// A decoder and nothing else.
+type Alone = Box<dyn FnMut(&[u8])>;
+
 /// Pictures of one kind, and what they are held against.
 struct Case {
     name: &'static str,
     pictures: Vec<Vec<u8>>,
     rounds: usize,
     /// Decodes into a buffer that is kept.
-    alone: Box<dyn FnMut(&[u8])>,
+    alone: Alone,
     /// Most that the whole may take of the decoder alone, by kernels.
     goals: fn(Kernels) -> Option<f64>,
 }
@@ -67,7 +70,7 @@ fn main() {
         },
         Case {
             name: "PNG charts",
-            pictures: CHARTS.map(|size| chart(size)).to_vec(),
+            pictures: CHARTS.map(chart).to_vec(),
             rounds: 15,
             alone: png_alone(),
             goals: |_| None,
@@ -135,7 +138,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn jpeg_alone() -> Box<dyn FnMut(&[u8])> {
+fn jpeg_alone() -> Alone {
     let mut decoder = turbojpeg::Decompressor::new().expect("a decompressor");
     let mut pixels = Vec::new();
     Box::new(move |photo| {
@@ -149,7 +152,7 @@ fn jpeg_alone() -> Box<dyn FnMut(&[u8])> {
     })
 }
 
-fn png_alone() -> Box<dyn FnMut(&[u8])> {
+fn png_alone() -> Alone {
     let mut pixels = Vec::new();
     Box::new(move |picture| {
         let mut reader = png::Decoder::new(std::io::Cursor::new(picture)).read_info().expect("a header");

@@ -25,7 +25,8 @@ impl Kernels {
         static DETECTED: OnceLock<Kernels> = OnceLock::new();
         *DETECTED.get_or_init(|| {
             let limit = std::env::var(LIMIT).ok();
-            let allowed = |kernels: &&Self| limit.as_deref().is_none_or(|name| **kernels <= Self::named(name));
+            let allowed =
+                |kernels: &&Self| limit.as_deref().is_none_or(|name| **kernels <= Self::named(name));
             Self::available().iter().rfind(allowed).copied().unwrap_or(Self::Scalar)
         })
     }

@@ -68,7 +68,9 @@ impl CpuPool {
         let threads = (0..threads.max(1))
             .map(|number| {
                 let shared = Arc::clone(&shared);
-                std::thread::Builder::new().name(format!("cpu-{number}")).spawn(move || shared.work(keep_bytes))
+                std::thread::Builder::new()
+                    .name(format!("cpu-{number}"))
+                    .spawn(move || shared.work(keep_bytes))
             })
             .collect::<Result<_, _>>()?;
         Ok(Self { shared, threads })

@@ -191,8 +191,8 @@ fn placeholders_widen_on_ids_and_lengths_are_known_before() {
 #[test]
 fn tokens_show_whole_characters_and_fold_placeholders() {
     let processor = qwen3();
-    let conversation = record(json!({"id": 1, "image": "a.jpg", "conversations": [
-        {"from": "human", "value": "<image>né 🦜"}, {"from": "gpt", "value": "a🦜\u{fffd}"}
+    let conversation = record(json!({"id": 1, "images": ["a.jpg"], "messages": [
+        {"role": "user", "content": "<image>né 🦜"}, {"role": "assistant", "content": "a🦜\u{fffd}"}
     ]}));
     let encoded = processor.encode(&conversation, &[7]).unwrap();
     let views = processor.tokens(&encoded);

@@ -54,7 +54,12 @@ impl TextProcessor {
         (1..=ids.len())
             .map(|count| (text(count), count))
             .find(|(text, _)| !text.contains(char::REPLACEMENT_CHARACTER))
-            // Never whole: the record has a replacement character of its own.
-            .unwrap_or_else(|| (text(1), 1))
+            // The record has a replacement character of its own, whose bytes look broken until the last of them is
+            // there and look the same then.
+            .unwrap_or_else(|| {
+                let broken = text(1);
+                let same = (2..=ids.len()).take_while(|count| text(*count) == broken).count();
+                (broken, 1 + same)
+            })
     }
 }
