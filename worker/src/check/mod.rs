@@ -194,7 +194,7 @@ impl Shared {
     ) -> Result<T, CheckError> {
         let shared = Arc::clone(self);
         let ran = self.machinery.pool.run(&self.urgency, move |_| work(&shared)).await;
-        ran.map_err(|lost| CheckError::lost(&self.place(set).map_or("", |place| place.name.as_str()), lost))?
+        ran.map_err(|lost| CheckError::lost(self.place(set).map_or("", |place| place.name.as_str()), lost))?
     }
 }
 
@@ -384,7 +384,7 @@ impl Check {
                     let shared = Arc::clone(shared);
                     // A task of its own: signing requests is work, and there may be several threads for it.
                     let task = tokio::spawn(async move { picture_chunk(&shared, set, chunk).await });
-                    async { AbortOnDrop(task).await }
+                    AbortOnDrop(task)
                 })
                 .buffered(PICTURE_CHUNKS);
             loop {
