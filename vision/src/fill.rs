@@ -5,7 +5,6 @@ use crate::error::ImageError;
 use crate::geometry::Geometry;
 use crate::grid::Grid;
 use crate::header::ImageHeader;
-use crate::kernels::Kernels;
 use crate::limits::ColorPolicy;
 use crate::patchify::Patcher;
 use crate::resize::Resize;
@@ -51,7 +50,7 @@ fn fill(
         return Err(ImageError::WrongPlace { expected: grid.patch_bytes(geometry), actual: out.len() });
     }
     let (from_width, from_height) = header.oriented_size(policy);
-    let kernels = Kernels::detect();
+    let kernels = scratch.kernels;
     // The row buffers go out of the scratch while the picture in it is borrowed.
     let mut rows = std::mem::take(&mut scratch.rows);
     let result = decode_padded(bytes, header, policy, scratch).map(|padded| {

@@ -73,6 +73,7 @@ pub use fill::fill_patches;
 pub use geometry::{Geometry, GeometryError};
 pub use grid::Grid;
 pub use header::{ImageHeader, read_header};
+pub use kernels::Kernels;
 pub use limits::{ColorPolicy, ImageLimits};
 pub use lut::{normalisation_lut, normalisation_lut_bf16};
 pub use patchify::patches_to_rgb;

@@ -1,6 +1,7 @@
 //! Buffers that one thread keeps from image to image.
 
-use crate::resize::Axis;
+use crate::kernels::Kernels;
+use crate::resize::{Axis, Lanes};
 
 /// Bytes that may be read, never used, behind a picture's last row: vector loads are 64 bytes wide.
 pub(crate) const PADDING: usize = 64;
@@ -8,8 +9,7 @@ pub(crate) const PADDING: usize = 64;
 /// Reusable buffers of one decoding thread. Page faults and the kernel's zeroing cost more than the resize
 /// when every image gets fresh memory.
 ///
-/// After each image a buffer that has grown past the size given to [`Scratch::new`] is given back, so a
-/// thread keeps at most about four times that.
+/// After each image buffers are given back until all together hold at most what was given to [`Scratch::new`].
 pub struct Scratch {
     /// The picture in RGB, as stored.
     pub(crate) rgb: Vec<u8>,
@@ -18,6 +18,8 @@ pub struct Scratch {
     /// The picture after turning.
     pub(crate) oriented: Vec<u8>,
     pub(crate) rows: RowBuffers,
+    /// What runs.
+    pub(crate) kernels: Kernels,
     keep_bytes: usize,
 }
 
@@ -32,24 +34,35 @@ pub(crate) struct RowBuffers {
     pub(crate) offsets: Vec<usize>,
     /// Weights of the width pass of the last image: pictures of a data set often share their sizes.
     pub(crate) across: Option<Axis>,
+    /// The same for 512 bit vectors.
+    pub(crate) lanes: Option<Lanes>,
     /// Weights of the height pass.
     pub(crate) down: Option<Axis>,
 }
 
 impl Scratch {
-    /// The size of [`Default`]: an RGB picture of 2.7 megapixels stays in kept buffers; larger ones are
-    /// rarer, and pay their page faults beside tens of milliseconds of decoding.
-    pub const DEFAULT_KEEP_BYTES: usize = 8 << 20;
+    /// The size of [`Default`]: a picture of 13 megapixels in RGB, as telephones make them, stays in its buffer.
+    /// Fresh memory for one costs a third of its decoding again.
+    pub const DEFAULT_KEEP_BYTES: usize = 40 << 20;
 
-    /// New, empty buffers of which each is kept up to `keep_bytes`.
+    /// New, empty buffers that between images hold at most `keep_bytes` together.
     pub fn new(keep_bytes: usize) -> Self {
         Self {
             rgb: Vec::new(),
             raw: Vec::new(),
             oriented: Vec::new(),
             rows: RowBuffers::default(),
+            kernels: Kernels::detect(),
             keep_bytes,
         }
+    }
+
+    /// Runs the fastest kernels that this processor has and that are not faster than `most`. For comparing
+    /// them: all give the same bytes.
+    #[must_use]
+    pub fn with_kernels(self, most: Kernels) -> Self {
+        let fits = Kernels::available().iter().rfind(|kernels| **kernels <= most);
+        Self { kernels: fits.copied().unwrap_or(Kernels::Scalar), ..self }
     }
 
     /// Bytes that the kept buffers hold now.
@@ -61,20 +74,25 @@ impl Scratch {
             .sum::<usize>()
             + rows.offsets.capacity() * size_of::<usize>()
             + [&rows.across, &rows.down].into_iter().flatten().map(Axis::bytes).sum::<usize>()
+            + rows.lanes.as_ref().map_or(0, Lanes::bytes)
     }
 
-    /// Gives large buffers back.
+    /// Gives buffers back until what is kept is small enough: first those that few pictures need.
     pub(crate) fn trim(&mut self) {
-        let rows = &mut self.rows;
-        for buffer in [&mut self.rgb, &mut self.raw, &mut self.oriented, &mut rows.ring, &mut rows.line] {
-            if buffer.capacity() > self.keep_bytes {
-                *buffer = Vec::new();
+        let drops: [fn(&mut Self); 7] = [
+            |scratch| scratch.raw = Vec::new(),
+            |scratch| scratch.oriented = Vec::new(),
+            |scratch| scratch.rgb = Vec::new(),
+            |scratch| scratch.rows.ring = Vec::new(),
+            |scratch| scratch.rows.line = Vec::new(),
+            |scratch| scratch.rows.offsets = Vec::new(),
+            |scratch| (scratch.rows.across, scratch.rows.lanes, scratch.rows.down) = (None, None, None),
+        ];
+        for give_back in drops {
+            if self.held_bytes() <= self.keep_bytes {
+                return;
             }
-        }
-        for axis in [&mut rows.across, &mut rows.down] {
-            if axis.as_ref().is_some_and(|axis| axis.bytes() > self.keep_bytes) {
-                *axis = None;
-            }
+            give_back(self);
         }
     }
 }

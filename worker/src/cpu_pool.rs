@@ -12,6 +12,13 @@ use feedmill_arena::Urgency;
 use feedmill_vision::Scratch;
 use tokio::sync::oneshot;
 
+/// Bytes that the scratch buffers of all threads may keep between pictures: a part of what a worker may take
+/// beside its budgets.
+const KEEP_BYTES: usize = 160 << 20;
+
+/// What each thread may keep however many there are: a picture of 2.7 megapixels in RGB.
+const LEAST_KEPT: usize = 8 << 20;
+
 /// A pool of threads for CPU work.
 pub struct CpuPool {
     shared: Arc<Shared>,
@@ -57,10 +64,11 @@ impl CpuPool {
             running: AtomicUsize::new(0),
             busy_nanoseconds: AtomicU64::new(0),
         });
+        let keep_bytes = (KEEP_BYTES / threads.max(1)).clamp(LEAST_KEPT, Scratch::DEFAULT_KEEP_BYTES);
         let threads = (0..threads.max(1))
             .map(|number| {
                 let shared = Arc::clone(&shared);
-                std::thread::Builder::new().name(format!("cpu-{number}")).spawn(move || shared.work())
+                std::thread::Builder::new().name(format!("cpu-{number}")).spawn(move || shared.work(keep_bytes))
             })
             .collect::<Result<_, _>>()?;
         Ok(Self { shared, threads })
@@ -192,14 +200,14 @@ impl Shared {
     }
 
     #[expect(clippy::disallowed_methods, reason = "busy time is measured here, nothing is decided by it")]
-    fn work(&self) {
-        let mut scratch = Scratch::default();
+    fn work(&self, keep_bytes: usize) {
+        let mut scratch = Scratch::new(keep_bytes);
         while let Some(job) = self.take() {
             self.running.fetch_add(1, Ordering::Relaxed);
             let begun = Instant::now();
             if catch_unwind(AssertUnwindSafe(|| (job.run)(&mut scratch))).is_err() {
                 // Buffers may be in any state; the next job starts with fresh ones.
-                scratch = Scratch::default();
+                scratch = Scratch::new(keep_bytes);
             }
             let spent = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.busy_nanoseconds.fetch_add(spent, Ordering::Relaxed);

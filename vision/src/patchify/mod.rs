@@ -10,6 +10,7 @@ use crate::decode::RgbImage;
 use crate::geometry::Geometry;
 use crate::grid::Grid;
 use crate::kernels::Kernels;
+use crate::scratch::PADDING;
 
 /// Where the pixels of a picture row go in the patch matrix.
 pub(crate) struct Patcher {
@@ -46,12 +47,15 @@ impl Patcher {
         })
     }
 
-    /// Writes picture row `y` (RGB, at least `across * patch * 3` bytes) to its places in the matrix.
+    /// Writes picture row `y` (RGB, `across * patch * 3` bytes and [`PADDING`] of anything behind them) to its places in the matrix.
     pub(crate) fn put_row(&self, y: usize, row: &[u8], matrix: &mut [u8]) {
         let plane = self.patch * self.patch;
         #[cfg(target_arch = "x86_64")]
         if self.kernels != Kernels::Scalar && matches!(self.patch, 14 | 16) {
-            return ssse3::put_row(self.patch, row, self.places(y), matrix);
+            // As many rows ahead as a line of memory has of a patch of 16 pixels.
+            let soon = self.places(y + 4);
+            assert!(row.len() >= self.across * self.patch * 3 + PADDING, "a row with padding");
+            return ssse3::put_row(self.patch, row, self.places(y), soon, matrix);
         }
         let pixels = row.chunks_exact(self.patch * 3);
         for (at, patch_row) in self.places(y).zip(pixels) {
@@ -123,7 +127,9 @@ mod tests {
                 let patcher = Patcher::new(&geometry, &grid, *kernels);
                 let mut matrix = vec![0xEE; expected.len()];
                 for y in 0..down * p {
-                    let row: Vec<u8> = (0..width).flat_map(|x| [0, 1, 2].map(|c| value(y, x, c))).collect();
+                    let mut row: Vec<u8> =
+                        (0..width).flat_map(|x| [0, 1, 2].map(|c| value(y, x, c))).collect();
+                    row.extend([0xDD; PADDING]);
                     patcher.put_row(y, &row, &mut matrix);
                 }
                 assert!(matrix == expected, "patch {p} merge {m} {kernels:?}");

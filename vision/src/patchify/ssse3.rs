@@ -5,14 +5,22 @@
 use std::arch::x86_64::*;
 
 /// Writes the patches of one picture row to `places` (see [`super::Patcher::places`]); `patch` is 14 or 16.
+/// `soon` are the places of a row that comes a little later: their memory is fetched meanwhile, since a patch is
+/// written in many short pieces that are far from each other, which no processor foresees.
 ///
 /// The caller has checked that the processor has AVX2, which includes these instructions.
-pub(super) fn put_row(patch: usize, row: &[u8], places: impl Iterator<Item = usize>, matrix: &mut [u8]) {
+pub(super) fn put_row(
+    patch: usize,
+    row: &[u8],
+    places: impl Iterator<Item = usize>,
+    soon: impl Iterator<Item = usize>,
+    matrix: &mut [u8],
+) {
     // SAFETY: SSSE3 is there (contract above).
     unsafe {
         match patch {
-            16 => put_patches::<16>(row, places, matrix),
-            _ => put_patches::<14>(row, places, matrix),
+            16 => put_patches::<16>(row, places, soon, matrix),
+            _ => put_patches::<14>(row, places, soon, matrix),
         }
     }
 }
@@ -23,38 +31,49 @@ pub(super) fn put_row(patch: usize, row: &[u8], places: impl Iterator<Item = usi
 unsafe fn put_patches<const PATCH: usize>(
     row: &[u8],
     places: impl Iterator<Item = usize>,
+    soon: impl Iterator<Item = usize>,
     matrix: &mut [u8],
 ) {
     let plane = PATCH * PATCH;
-    for (at, pixels) in places.zip(row.chunks_exact(PATCH * 3)) {
-        let mut wide = [0; 48];
-        wide[..PATCH * 3].copy_from_slice(pixels);
-        let matrix = &mut matrix[at..at + 2 * plane + PATCH];
-        // SAFETY: SSSE3 by contract.
-        let (red, green, blue) = unsafe { (channel(&wide, 0), channel(&wide, 1), channel(&wide, 2)) };
-        matrix[..PATCH].copy_from_slice(&red[..PATCH]);
-        matrix[plane..plane + PATCH].copy_from_slice(&green[..PATCH]);
-        matrix[2 * plane..].copy_from_slice(&blue[..PATCH]);
+    let (shortest, whole) = (2 * plane + PATCH, matrix.len());
+    let mut pixels = row.chunks_exact(PATCH * 3);
+    for (at, soon) in places.zip(soon) {
+        let Some(first) = pixels.next() else { return };
+        for channel in 0..3 {
+            // A hint only: it reads and writes nothing, and any address will do.
+            _mm_prefetch::<_MM_HINT_ET0>(matrix.as_ptr().wrapping_add(soon + channel * plane).cast());
+        }
+        assert!(at.checked_add(shortest).is_some_and(|end| end <= whole), "patches inside the matrix");
+        // Sixteen pixels are read also where a patch has fourteen: the next patch's follow, or the padding.
+        let wide = first.as_ptr();
+        // SAFETY: [`super::Patcher::put_row`] has asserted that the row goes on for a vector behind its last
+        // patch; the three stores are of `PATCH` bytes and end at `at + shortest`.
+        unsafe {
+            let parts = [0, 16, 32].map(|part| _mm_loadu_si128(wide.add(part).cast()));
+            for channel in 0..3 {
+                let values = channel_of(parts, &MASKS[channel]);
+                let target = matrix.as_mut_ptr().add(at + channel * plane);
+                if PATCH == 16 {
+                    _mm_storeu_si128(target.cast(), values);
+                } else {
+                    _mm_storel_epi64(target.cast(), values);
+                    // Pixels 6..14 again with the first eight: two stores that overlap by two bytes.
+                    _mm_storel_epi64(target.add(6).cast(), _mm_srli_si128::<6>(values));
+                }
+            }
+        }
     }
 }
 
 /// One channel of sixteen pixels.
-///
-/// # Safety
-/// SSSE3 must be available.
 #[inline]
 #[target_feature(enable = "ssse3")]
-unsafe fn channel(pixels: &[u8; 48], channel: usize) -> [u8; 16] {
-    let masks = &MASKS[channel];
-    // SAFETY: three loads of 16 bytes from 48, and one store of 16 bytes into 16.
-    unsafe {
-        let first = _mm_shuffle_epi8(_mm_loadu_si128(pixels.as_ptr().cast()), masks[0].vector());
-        let second = _mm_shuffle_epi8(_mm_loadu_si128(pixels.as_ptr().add(16).cast()), masks[1].vector());
-        let third = _mm_shuffle_epi8(_mm_loadu_si128(pixels.as_ptr().add(32).cast()), masks[2].vector());
-        let mut out = [0; 16];
-        _mm_storeu_si128(out.as_mut_ptr().cast(), _mm_or_si128(_mm_or_si128(first, second), third));
-        out
-    }
+fn channel_of(parts: [__m128i; 3], masks: &[Mask; 3]) -> __m128i {
+    let [first, second, third] = parts;
+    let first = _mm_shuffle_epi8(first, masks[0].vector());
+    let second = _mm_shuffle_epi8(second, masks[1].vector());
+    let third = _mm_shuffle_epi8(third, masks[2].vector());
+    _mm_or_si128(_mm_or_si128(first, second), third)
 }
 
 /// Sixteen byte positions; 0x80 gives 0.

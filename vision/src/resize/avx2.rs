@@ -5,39 +5,48 @@
 
 use std::arch::x86_64::*;
 
-use super::{Axis, windows};
+use super::{Axis, ROWS, windows};
 
 /// Bytes per step of the height pass.
 const STEP: usize = 32;
 
-/// Width pass of two rows at once: one row per 128 bit half.
+/// Windows whose bytes are stored together.
+const GROUP: usize = 4;
+
+/// Width pass of four rows at once: two vectors, one row per 128 bit half.
 ///
-/// Each source begins with the row's pixels and goes on for at least [`crate::scratch::PADDING`] bytes behind them; each
-/// target has [`crate::scratch::PADDING`] bytes more than the row needs. The caller has checked that the processor has AVX2.
-pub(super) fn across(axis: &Axis, sources: [&[u8]; 2], targets: [&mut [u8]; 2]) {
+/// Each source begins with the row's pixels and goes on for at least [`crate::scratch::PADDING`] bytes behind
+/// them; each target has [`crate::scratch::PADDING`] bytes more than the row needs. The caller has checked
+/// that the processor has AVX2.
+pub(super) fn across(axis: &Axis, sources: [&[u8]; ROWS], mut targets: [&mut [u8]; ROWS]) {
     let full = windows::check(axis, &sources, &targets);
+    let from = sources.map(<[u8]>::as_ptr);
+    let to = targets.each_mut().map(|target| target.as_mut_ptr());
     // SAFETY: AVX2 is there (contract above), the lengths were just checked.
     unsafe {
         match axis.taps / 2 {
-            2 => across_rows::<2>(axis, full, sources, targets),
-            3 => across_rows::<3>(axis, full, sources, targets),
-            4 => across_rows::<4>(axis, full, sources, targets),
-            _ => across_rows::<0>(axis, full, sources, targets),
+            1 => across_rows::<1>(axis, full, from, to),
+            2 => across_rows::<2>(axis, full, from, to),
+            3 => across_rows::<3>(axis, full, from, to),
+            4 => across_rows::<4>(axis, full, from, to),
+            5 => across_rows::<5>(axis, full, from, to),
+            6 => across_rows::<6>(axis, full, from, to),
+            _ => across_rows::<0>(axis, full, from, to),
         }
     }
 }
 
-/// `PAIRS` is half the taps when that is known to the compiler, else 0. `full` windows have all their taps
-/// inside the source; the others take only as many as they have.
+/// `PAIRS` is half the taps when that is known to the compiler, which then unrolls the windows, else 0.
+/// `full` windows have all their taps inside the sources; the others take only as many as they have.
 ///
 /// # Safety
-/// AVX2 must be available, and the lengths be as [`windows::check`] asserts.
+/// AVX2 must be available, and the pointers be those of slices that [`windows::check`] has passed.
 #[target_feature(enable = "avx2")]
 unsafe fn across_rows<const PAIRS: usize>(
     axis: &Axis,
     full: usize,
-    sources: [&[u8]; 2],
-    targets: [&mut [u8]; 2],
+    sources: [*const u8; ROWS],
+    targets: [*mut u8; ROWS],
 ) {
     // From 16 bytes (R0 G0 B0 R1 …) the 16 bit pairs R0 R1, G0 G1, B0 B1, and the same of pixels 2 and 3.
     let z = -128;
@@ -48,80 +57,89 @@ unsafe fn across_rows<const PAIRS: usize>(
     // R G B _ four times → R G B four times.
     let close_up =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, z, z, z, z));
+    let rounding = _mm256_set1_epi32(1 << axis.precision >> 1);
     let shift = _mm_cvtsi32_si128(axis.precision as i32);
-    let [one, two] = targets;
-    for index in (0..axis.output).step_by(4) {
-        // Behind the last window the last is taken again; it lands in the padding.
-        let last = axis.output - 1;
-        // SAFETY: the contract of this function is that of the windows.
-        let (a, b, c, d) = unsafe {
-            (
-                sum_window::<PAIRS>(axis, full, sources, index, shuffles),
-                sum_window::<PAIRS>(axis, full, sources, (index + 1).min(last), shuffles),
-                sum_window::<PAIRS>(axis, full, sources, (index + 2).min(last), shuffles),
-                sum_window::<PAIRS>(axis, full, sources, (index + 3).min(last), shuffles),
-            )
-        };
-        let (a, b) = (_mm256_sra_epi32(a, shift), _mm256_sra_epi32(b, shift));
-        let (c, d) = (_mm256_sra_epi32(c, shift), _mm256_sra_epi32(d, shift));
-        let bytes = _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
-        let bytes = _mm256_shuffle_epi8(bytes, close_up);
-        // SAFETY: 16 bytes from pixel `index` end at most 16 bytes behind the row, inside the padding.
-        unsafe {
-            let at = index * 3;
-            _mm_storeu_si128(one.as_mut_ptr().add(at).cast(), _mm256_castsi256_si128(bytes));
-            _mm_storeu_si128(two.as_mut_ptr().add(at).cast(), _mm256_extracti128_si256::<1>(bytes));
+    let ahead = axis.input * 3 * ROWS;
+    for index in (0..axis.output).step_by(GROUP) {
+        windows::fetch_ahead(sources, axis.starts[index] as usize * 3 + ahead);
+        let mut sums = [[rounding; 2]; GROUP];
+        if index + GROUP <= full {
+            for (offset, sum) in sums.iter_mut().enumerate() {
+                let pairs = if PAIRS == 0 { axis.taps / 2 } else { PAIRS };
+                // SAFETY: the window is in the table, and all its taps inside the sources.
+                unsafe { add_window(axis, sources, index + offset, pairs, shuffles, sum) };
+            }
+        } else {
+            for (offset, sum) in sums.iter_mut().enumerate() {
+                // Behind the last window the last is taken again; it lands in the padding.
+                let window = (index + offset).min(axis.output - 1);
+                let (_, count, _) = axis.at(window);
+                // SAFETY: as above, with no more taps than are inside.
+                unsafe { add_window(axis, sources, window, count.div_ceil(2), shuffles, sum) };
+            }
+        }
+        for half in [0, 1] {
+            let [a, b, c, d] = sums.map(|sum| _mm256_sra_epi32(sum[half], shift));
+            let bytes = _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+            let bytes = _mm256_shuffle_epi8(bytes, close_up);
+            // SAFETY: 16 bytes from pixel `index` end at most 16 bytes behind the row, inside the padding.
+            unsafe {
+                let (upper, lower) = (targets[half * 2].add(index * 3), targets[half * 2 + 1].add(index * 3));
+                _mm_storeu_si128(upper.cast(), _mm256_castsi256_si128(bytes));
+                _mm_storeu_si128(lower.cast(), _mm256_extracti128_si256::<1>(bytes));
+            }
         }
     }
 }
 
-/// Weighted sums of one window in all rows, four 32 bit lanes (R G B _) per row.
+/// Adds the weighted pixels of one window, four 32 bit lanes (R G B _) per row: rows 0 and 1, rows 2 and 3.
 ///
 /// # Safety
-/// As [`across_rows`]; `index` is a window of the table.
+/// As [`across_rows`]; `index` is a window of the table, and the first pixel of each of its `pairs` is inside
+/// the row or at most `PADDING - 16` bytes behind it.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn sum_window<const PAIRS: usize>(
+unsafe fn add_window(
     axis: &Axis,
-    full: usize,
-    sources: [&[u8]; 2],
+    sources: [*const u8; ROWS],
     index: usize,
+    pairs: usize,
     shuffles: [__m256i; 2],
-) -> __m256i {
-    let (start, count, weights) = axis.at(index);
-    let pairs = match PAIRS {
-        _ if index >= full => count.div_ceil(2),
-        0 => axis.taps / 2,
-        known => known,
+    sums: &mut [__m256i; 2],
+) {
+    // SAFETY: the table has `output` starts and `output * taps` weights, `index` is below `output`.
+    let (start, weights) = unsafe {
+        let start = *axis.starts.as_ptr().add(index) as usize;
+        (start * 3, axis.weights.as_ptr().add(index * axis.taps).cast::<i32>())
     };
-    let mut sum = _mm256_set1_epi32(1 << axis.precision >> 1);
     let mut pair = 0;
     while pair < pairs {
-        let at = (start + pair * 2) * 3;
-        // SAFETY: `at + 16` is inside both sources: the first pixel read is inside the window, and 16
-        // bytes from there end in the padding (checked for `full` windows with all taps).
-        let (one, two) = unsafe { (load(sources[0], at), load(sources[1], at)) };
-        let pixels = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(one), two);
-        // SAFETY: the pair is inside the table row, which has an even length.
-        let first = _mm256_set1_epi32(unsafe { weight_pair(weights, pair) });
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, shuffles[0]), first));
-        if pair + 1 < pairs {
-            // SAFETY: as above.
-            let second = _mm256_set1_epi32(unsafe { weight_pair(weights, pair + 1) });
-            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, shuffles[1]), second));
+        let at = start + pair * 6;
+        // SAFETY: `at + 16` is inside every source, by contract.
+        let pixels = unsafe { [rows(sources[0], sources[1], at), rows(sources[2], sources[3], at)] };
+        for (offset, shuffle) in shuffles.into_iter().enumerate().take(pairs - pair) {
+            // SAFETY: the pair is inside the table row, which has an even length.
+            let weight = _mm256_set1_epi32(unsafe { weights.add(pair + offset).read_unaligned() });
+            for (sum, pixels) in sums.iter_mut().zip(pixels) {
+                let products = _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, shuffle), weight);
+                *sum = _mm256_add_epi32(*sum, products);
+            }
         }
         pair += 2;
     }
-    sum
 }
 
+/// 16 bytes of two rows.
+///
 /// # Safety
-/// `at + 16` is inside the row.
+/// `at + 16` is inside both rows.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn load(row: &[u8], at: usize) -> __m128i {
+unsafe fn rows(upper: *const u8, lower: *const u8, at: usize) -> __m256i {
     // SAFETY: by contract.
-    unsafe { _mm_loadu_si128(row.as_ptr().add(at).cast()) }
+    let (upper, lower) =
+        unsafe { (_mm_loadu_si128(upper.add(at).cast()), _mm_loadu_si128(lower.add(at).cast())) };
+    _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(upper), lower)
 }
 
 /// Two neighbouring weights as one 32 bit lane.

@@ -1,134 +1,105 @@
-//! The kernels in 512 bit vectors with dot products. Sums of 16 bit products in 32 bits are exact, so every byte equals the
-//! plain code's.
+//! The kernels in 512 bit vectors with dot products and byte permutes. Sums of 16 bit products in 32 bits are
+//! exact, so every byte equals the plain code's.
 
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
 
-use super::{Axis, windows};
+use super::lanes::{GROUP, Lanes, SPAN};
+use super::{ROWS, windows};
+use crate::scratch::PADDING;
 
 /// Bytes per step of the height pass.
 const STEP: usize = 64;
 
-/// Width pass of four rows at once: one row per 128 bit quarter.
+/// Of every four bytes the first and the third: two zero-extended 16 bit values.
+const EVEN: u64 = 0x5555_5555_5555_5555;
+
+/// Width pass of four rows at once, 16 bytes of each at a time.
 ///
-/// Each source begins with the row's pixels and goes on for at least [`crate::scratch::PADDING`] bytes behind them; each
-/// target has [`crate::scratch::PADDING`] bytes more than the row needs. The caller has checked that the processor has AVX-512 F, BW
-/// and VNNI.
-pub(super) fn across(axis: &Axis, sources: [&[u8]; 4], targets: [&mut [u8]; 4]) {
-    let full = windows::check(axis, &sources, &targets);
-    // SAFETY: AVX-512 is there (contract above), the lengths were just checked.
+/// Each source begins with the row's pixels and goes on for at least [`PADDING`] bytes behind them; each target
+/// has [`PADDING`] bytes more than the row needs. The caller has checked that the processor has AVX-512 F, BW,
+/// VBMI and VNNI.
+pub(super) fn across(lanes: &Lanes, sources: [&[u8]; ROWS], mut targets: [&mut [u8]; ROWS]) {
+    let (input, output) = lanes.lengths;
+    let groups = lanes.begins.len();
+    assert!(sources.iter().all(|source| source.len() >= input * 3 + PADDING), "source rows with padding");
+    assert!(targets.iter().all(|target| target.len() >= output * 3 + PADDING), "target rows with padding");
+    assert!(groups * GROUP < output * 3 + PADDING, "as many groups as the row needs");
+    assert!(lanes.indexes.len() == groups && lanes.weights.len() == groups * lanes.pairs, "full tables");
+    let from = sources.map(<[u8]>::as_ptr);
+    let to = targets.each_mut().map(|target| target.as_mut_ptr());
+    // SAFETY: the instructions are there (contract above), lengths were just checked, and every load of the
+    // tables ends inside the row's padding (`Lanes::of`).
     unsafe {
-        match axis.taps / 2 {
-            2 => across_rows::<2>(axis, full, sources, targets),
-            3 => across_rows::<3>(axis, full, sources, targets),
-            4 => across_rows::<4>(axis, full, sources, targets),
-            _ => across_rows::<0>(axis, full, sources, targets),
+        match (lanes.one_load, lanes.pairs) {
+            (true, 2) => across_rows::<true, 2>(lanes, from, to),
+            (true, 3) => across_rows::<true, 3>(lanes, from, to),
+            (true, 4) => across_rows::<true, 4>(lanes, from, to),
+            (true, 5) => across_rows::<true, 5>(lanes, from, to),
+            (true, _) => across_rows::<true, 0>(lanes, from, to),
+            (false, _) => across_rows::<false, 0>(lanes, from, to),
         }
     }
 }
 
-/// `PAIRS` is half the taps when that is known to the compiler, else 0. `full` windows have all their taps
-/// inside the source; the others take only as many as they have.
+/// `PAIRS` is the number of pairs when that is known to the compiler, which then keeps their weights in
+/// registers, else 0.
 ///
 /// # Safety
-/// AVX-512 F, BW and VNNI must be available, and the lengths be as [`windows::check`] asserts.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn across_rows<const PAIRS: usize>(
-    axis: &Axis,
-    full: usize,
-    sources: [&[u8]; 4],
-    targets: [&mut [u8]; 4],
+/// AVX-512 F, BW, VBMI and VNNI must be available, the rows as long as [`across`] asserts, and the tables made
+/// by [`Lanes::of`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vnni")]
+unsafe fn across_rows<const ONE_LOAD: bool, const PAIRS: usize>(
+    lanes: &Lanes,
+    sources: [*const u8; ROWS],
+    targets: [*mut u8; ROWS],
 ) {
-    // From 16 bytes (R0 G0 B0 R1 …) the 16 bit pairs R0 R1, G0 G1, B0 B1, and the same of pixels 2 and 3.
-    let z = -128;
-    let shuffles = [
-        _mm512_broadcast_i32x4(_mm_setr_epi8(0, z, 3, z, 1, z, 4, z, 2, z, 5, z, z, z, z, z)),
-        _mm512_broadcast_i32x4(_mm_setr_epi8(6, z, 9, z, 7, z, 10, z, 8, z, 11, z, z, z, z, z)),
-    ];
-    // R G B _ four times → R G B four times.
-    let close_up = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, z, z, z, z));
-    let shift = _mm_cvtsi32_si128(axis.precision as i32);
-    let [one, two, three, four] = targets;
-    for index in (0..axis.output).step_by(4) {
-        // Behind the last window the last is taken again; it lands in the padding.
-        let last = axis.output - 1;
-        // SAFETY: the contract of this function is that of the windows.
-        let (a, b, c, d) = unsafe {
-            (
-                sum_window::<PAIRS>(axis, full, sources, index, shuffles),
-                sum_window::<PAIRS>(axis, full, sources, (index + 1).min(last), shuffles),
-                sum_window::<PAIRS>(axis, full, sources, (index + 2).min(last), shuffles),
-                sum_window::<PAIRS>(axis, full, sources, (index + 3).min(last), shuffles),
-            )
-        };
-        let (a, b) = (_mm512_sra_epi32(a, shift), _mm512_sra_epi32(b, shift));
-        let (c, d) = (_mm512_sra_epi32(c, shift), _mm512_sra_epi32(d, shift));
-        let bytes = _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
-        let bytes = _mm512_shuffle_epi8(bytes, close_up);
-        // SAFETY: 16 bytes from pixel `index` end at most 16 bytes behind the row, inside the padding.
+    let pairs = if PAIRS == 0 { lanes.pairs } else { PAIRS };
+    let ahead = lanes.lengths.0 * 3 * ROWS;
+    let rounding = _mm512_set1_epi32(1 << lanes.precision >> 1);
+    let shift = _mm_cvtsi32_si128(lanes.precision as i32);
+    let next_pair = _mm512_set1_epi8(if ONE_LOAD { 6 } else { 0 });
+    // 4 bytes of each row in every quarter → 16 bytes of one row in every quarter.
+    let by_row = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    for (group, (begin, index)) in lanes.begins.iter().zip(&lanes.indexes).enumerate() {
+        let begin = *begin as usize;
+        windows::fetch_ahead(sources, begin + ahead);
+        let mut sums = [rounding; ROWS];
+        // SAFETY: 64 bytes from 64, here and at the weights, of which a group has `pairs` vectors. Loads of the
+        // source end inside its padding by contract.
         unsafe {
-            let at = index * 3;
-            _mm_storeu_si128(one.as_mut_ptr().add(at).cast(), _mm512_castsi512_si128(bytes));
-            _mm_storeu_si128(two.as_mut_ptr().add(at).cast(), _mm512_extracti32x4_epi32::<1>(bytes));
-            _mm_storeu_si128(three.as_mut_ptr().add(at).cast(), _mm512_extracti32x4_epi32::<2>(bytes));
-            _mm_storeu_si128(four.as_mut_ptr().add(at).cast(), _mm512_extracti32x4_epi32::<3>(bytes));
+            let mut index = _mm512_loadu_si512(index.as_ptr().cast());
+            let weights = lanes.weights.as_ptr().add(group * pairs);
+            let mut pixels = sources.map(|source| _mm512_loadu_si512(source.add(begin).cast()));
+            for pair in 0..pairs {
+                let weight = _mm512_loadu_si512(weights.add(pair).cast());
+                if !ONE_LOAD && pair > 0 {
+                    pixels = sources.map(|source| _mm512_loadu_si512(source.add(begin + pair * 6).cast()));
+                }
+                for (sum, pixels) in sums.iter_mut().zip(pixels) {
+                    let taps = _mm512_maskz_permutexvar_epi8(EVEN, index, pixels);
+                    *sum = _mm512_dpwssd_epi32(*sum, taps, weight);
+                }
+                index = _mm512_add_epi8(index, next_pair);
+            }
+        }
+        let [a, b, c, d] = sums.map(|sum| _mm512_sra_epi32(sum, shift));
+        let bytes = _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+        let bytes = _mm512_permutexvar_epi32(by_row, bytes);
+        let at = group * GROUP;
+        // SAFETY: the last group begins inside the row or behind it by less than a group, and its 16 bytes end
+        // inside the padding.
+        unsafe {
+            _mm_storeu_si128(targets[0].add(at).cast(), _mm512_castsi512_si128(bytes));
+            _mm_storeu_si128(targets[1].add(at).cast(), _mm512_extracti32x4_epi32::<1>(bytes));
+            _mm_storeu_si128(targets[2].add(at).cast(), _mm512_extracti32x4_epi32::<2>(bytes));
+            _mm_storeu_si128(targets[3].add(at).cast(), _mm512_extracti32x4_epi32::<3>(bytes));
         }
     }
 }
 
-/// Weighted sums of one window in all rows, four 32 bit lanes (R G B _) per row.
-///
-/// # Safety
-/// As [`across_rows`]; `index` is a window of the table.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn sum_window<const PAIRS: usize>(
-    axis: &Axis,
-    full: usize,
-    sources: [&[u8]; 4],
-    index: usize,
-    shuffles: [__m512i; 2],
-) -> __m512i {
-    let (start, count, weights) = axis.at(index);
-    let pairs = match PAIRS {
-        _ if index >= full => count.div_ceil(2),
-        0 => axis.taps / 2,
-        known => known,
-    };
-    let mut sum = _mm512_set1_epi32(1 << axis.precision >> 1);
-    let mut pair = 0;
-    while pair < pairs {
-        let at = (start + pair * 2) * 3;
-        // SAFETY: `at + 16` is inside all sources: the first pixel read is inside the window, and 16
-        // bytes from there end in the padding (checked for `full` windows with all taps).
-        let (one, two, three, four) = unsafe {
-            (load(sources[0], at), load(sources[1], at), load(sources[2], at), load(sources[3], at))
-        };
-        let pixels = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(one), two);
-        let pixels = _mm512_inserti32x4::<2>(pixels, three);
-        let pixels = _mm512_inserti32x4::<3>(pixels, four);
-        // SAFETY: the pair is inside the table row, which has an even length.
-        let first = _mm512_set1_epi32(unsafe { weight_pair(weights, pair) });
-        sum = _mm512_dpwssd_epi32(sum, _mm512_shuffle_epi8(pixels, shuffles[0]), first);
-        if pair + 1 < pairs {
-            // SAFETY: as above.
-            let second = _mm512_set1_epi32(unsafe { weight_pair(weights, pair + 1) });
-            sum = _mm512_dpwssd_epi32(sum, _mm512_shuffle_epi8(pixels, shuffles[1]), second);
-        }
-        pair += 2;
-    }
-    sum
-}
-
-/// # Safety
-/// `at + 16` is inside the row.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn load(row: &[u8], at: usize) -> __m128i {
-    // SAFETY: by contract.
-    unsafe { _mm_loadu_si128(row.as_ptr().add(at).cast()) }
-}
+const _: () = assert!(SPAN == size_of::<__m512i>());
 
 /// Two neighbouring weights as one 32 bit lane.
 ///

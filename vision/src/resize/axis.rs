@@ -23,6 +23,11 @@ pub(crate) struct Axis {
 /// Sums of weighted bytes stay below 2^31 with this many bits behind the point.
 const MAX_PRECISION: u32 = 22;
 
+/// Weights in f64 that are kept between finding the precision and applying it, about: half a megabyte, more
+/// than any usual picture has. What is behind them is computed again, since a table in f64 would be four times
+/// the final one.
+const MOST_KEPT: usize = 1 << 16;
+
 /// The cubic of Keys with a = -0.5, as Pillow and torchvision use it for antialias.
 fn cubic(x: f64) -> f64 {
     const A: f64 = -0.5;
@@ -61,6 +66,8 @@ impl Axis {
     /// Computes windows and weights. Both lengths are at least 1.
     pub(crate) fn new(input: usize, output: usize) -> Self {
         let mut row = Vec::new();
+        // All windows in f64, one behind the other, as long as they are few.
+        let mut exact: Vec<f64> = Vec::new();
         let (mut starts, mut counts) = (Vec::with_capacity(output), Vec::with_capacity(output));
         let mut largest = 0.0f64;
         for index in 0..output {
@@ -68,6 +75,9 @@ impl Axis {
             starts.push(u32::try_from(start).unwrap_or(u32::MAX));
             counts.push(u32::try_from(row.len()).unwrap_or(u32::MAX));
             largest = row.iter().copied().fold(largest, f64::max);
+            if exact.len() < MOST_KEPT {
+                exact.extend_from_slice(&row);
+            }
         }
         let taps = counts.iter().copied().max().unwrap_or(0).next_multiple_of(2) as usize;
         // The first precision at which one bit more would not fit the largest weight into an i16.
@@ -79,10 +89,15 @@ impl Axis {
         let one = f64::from(1u32 << precision);
         let mut weights = vec![0i16; output * taps];
         if taps > 0 {
+            let mut begin = 0;
             for (index, quantised) in weights.chunks_exact_mut(taps).enumerate() {
-                // Again rather than kept: a table in f64 would be four times the final one.
-                window(input, output, index, &mut row);
-                for (weight, exact) in quantised.iter_mut().zip(&row) {
+                let end = begin + counts[index] as usize;
+                let kept = exact.get(begin..end).unwrap_or_else(|| {
+                    window(input, output, index, &mut row);
+                    &row
+                });
+                begin = end;
+                for (weight, exact) in quantised.iter_mut().zip(kept) {
                     *weight = (exact * one + 0.5f64.copysign(*exact)) as i16;
                 }
             }

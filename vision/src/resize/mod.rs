@@ -9,17 +9,19 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod axis;
+mod lanes;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod windows;
 
 pub(crate) use axis::Axis;
+pub(crate) use lanes::Lanes;
 
 use crate::kernels::Kernels;
 use crate::scratch::{PADDING, RowBuffers, room};
 
-/// Rows that the width pass makes at a time with 512 bit vectors; narrower kernels make fewer.
-const MOST_ROWS: usize = 4;
+/// Rows that the width pass makes at a time: the weights of a window are loaded once for all of them.
+const ROWS: usize = 4;
 
 /// A picture and the size that it should get.
 pub(crate) struct Resize<'a> {
@@ -38,14 +40,15 @@ impl Resize<'_> {
     pub(crate) fn rows(&self, buffers: &mut RowBuffers, mut put: impl FnMut(usize, &[u8])) {
         let ((width, height), (out_width, out_height)) = (self.from, self.to);
         assert!(self.padded.len() >= width * height * 3 + PADDING, "picture with padding");
-        let RowBuffers { ring, line, offsets, across, down, .. } = buffers;
+        let RowBuffers { ring, line, offsets, across, lanes, down } = buffers;
         let across = (width != out_width).then(|| table(across, width, out_width));
+        let lanes = across.and_then(|axis| self.lane_table(lanes, axis));
         let down = (height != out_height).then(|| table(down, height, out_height));
 
         // Rows after the width pass: of the picture itself, or of the ring.
         let stride =
             if across.is_some() { (out_width * 3 + PADDING).next_multiple_of(64) } else { width * 3 };
-        let capacity = down.map_or(1, |axis| axis.taps) + MOST_ROWS;
+        let capacity = down.map_or(1, |axis| axis.taps) + ROWS;
         let mut ready = 0;
         let line = room(line, out_width * 3 + PADDING);
         for y in 0..out_height {
@@ -53,7 +56,7 @@ impl Resize<'_> {
             if let Some(axis) = across {
                 let ring = room(ring, capacity * stride);
                 while ready < start + count {
-                    ready += self.make_rows(axis, ready, ring, capacity, stride);
+                    ready += self.make_rows(axis, lanes, ready, ring, capacity, stride);
                 }
             }
             let source: &[u8] = if across.is_some() { ring } else { self.padded };
@@ -72,30 +75,44 @@ impl Resize<'_> {
         }
     }
 
-    /// Width pass of some rows from `first` on into the ring; gives how many.
-    fn make_rows(&self, axis: &Axis, first: usize, ring: &mut [u8], capacity: usize, stride: usize) -> usize {
+    /// The tables of the 512 bit width pass, where it runs and can serve this axis.
+    fn lane_table<'k>(&self, kept: &'k mut Option<Lanes>, axis: &Axis) -> Option<&'k Lanes> {
+        #[cfg(target_arch = "x86_64")]
+        if self.kernels == Kernels::Avx512 {
+            if kept.as_ref().is_none_or(|lanes| lanes.lengths != (axis.input, axis.output)) {
+                *kept = Lanes::of(axis);
+            }
+            return kept.as_ref();
+        }
+        *kept = None;
+        None
+    }
+
+    /// Width pass of the rows from `first` on into the ring; gives how many were made.
+    fn make_rows(
+        &self,
+        axis: &Axis,
+        lanes: Option<&Lanes>,
+        first: usize,
+        ring: &mut [u8],
+        capacity: usize,
+        stride: usize,
+    ) -> usize {
         let row_bytes = axis.input * 3;
         let source = |row: usize| &self.padded[row * row_bytes..];
         let place = |row: usize| row % capacity * stride..row % capacity * stride + stride;
         #[cfg(target_arch = "x86_64")]
+        if self.kernels != Kernels::Scalar
+            && let Ok(targets) = ring.get_disjoint_mut([0, 1, 2, 3].map(|row| place(first + row)))
         {
-            let left = self.from.1 - first;
-            let four = [0, 1, 2, 3].map(|row| place(first + row));
-            if self.kernels == Kernels::Avx512
-                && left >= 4
-                && let Ok(targets) = ring.get_disjoint_mut(four)
-            {
-                avx512::across(axis, [0, 1, 2, 3].map(|row| source(first + row)), targets);
-                return 4;
+            // Behind the last row the last is taken again; it lands in rows of the ring that nobody reads.
+            let last = self.from.1 - 1;
+            let sources = [0, 1, 2, 3].map(|row| source((first + row).min(last)));
+            match (self.kernels, lanes) {
+                (Kernels::Avx512, Some(lanes)) => avx512::across(lanes, sources, targets),
+                _ => avx2::across(axis, sources, targets),
             }
-            let two = [0, 1].map(|row| place(first + row));
-            if self.kernels != Kernels::Scalar
-                && left >= 2
-                && let Ok(targets) = ring.get_disjoint_mut(two)
-            {
-                avx2::across(axis, [0, 1].map(|row| source(first + row)), targets);
-                return 2;
-            }
+            return ROWS;
         }
         scalar::across(axis, &source(first)[..row_bytes], &mut ring[place(first)]);
         1

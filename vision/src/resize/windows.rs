@@ -1,6 +1,11 @@
-//! The bounds that the vector kernels rely on, checked once per row.
+//! What the vector kernels share: the bounds that they rely on, checked once per row, and hints to the
+//! processor.
 
-use super::Axis;
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+use super::{Axis, ROWS};
 use crate::scratch::PADDING;
 
 /// Bytes that a vector kernel reads from the first pixel of a group of taps.
@@ -28,4 +33,14 @@ pub(super) fn check(axis: &Axis, sources: &[&[u8]], targets: &[&mut [u8]]) -> us
 pub(super) fn rows_hold(source: &[u8], offsets: &[usize], weights: &[i16], whole: usize) -> bool {
     let inside = |at: &usize| at.checked_add(whole).is_some_and(|end| end <= source.len());
     offsets.iter().all(inside) && weights.len() >= offsets.len().next_multiple_of(2)
+}
+
+/// Fetches a line of each of the next rows while these are worked on: a decoded picture is larger than the
+/// second cache, and processors look ahead only inside a page of memory, which is about a row.
+#[inline]
+pub(super) fn fetch_ahead(rows: [*const u8; ROWS], at: usize) {
+    for row in rows {
+        // SAFETY: a hint only: it reads and writes nothing, and any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(at).cast()) };
+    }
 }
