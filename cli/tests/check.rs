@@ -1,8 +1,6 @@
 //! `feedmill check`: what it says, its exit codes, and that its page holds data as text only.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 mod support;
 
 use std::collections::BTreeMap;
