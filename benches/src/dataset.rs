@@ -9,6 +9,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 use tempfile::TempDir;
 
+/// YAML of `spec.cache` for photographs of 0.9 megapixels: no budget is ever full.
+pub const USUAL_CACHE: &str = "sharedMemory: 512Mi, fetch: 256Mi, decode: 1Gi";
+
+/// YAML of `spec.limits` for photographs: none comes near them.
+pub const USUAL_LIMITS: &str = "maxImagePixels: 33177600, maxImageBytes: 32Mi, maxSampleBytes: 64Mi";
+
 /// The bucket.
 pub const BUCKET: &str = "photos";
 

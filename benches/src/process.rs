@@ -160,12 +160,28 @@ impl Worker {
         threads: usize,
         s3: Option<&str>,
     ) -> anyhow::Result<Self> {
+        Self::start_with(program, dataset, pipeline, threads, s3, &[])
+    }
+
+    /// The same with variables of the environment.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start_with(
+        program: &Path,
+        dataset: &Dataset,
+        pipeline: &Path,
+        threads: usize,
+        s3: Option<&str>,
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         let mut command = Command::new(program);
         command.arg("--pipeline").arg(pipeline).arg("--cache-dir").arg(dataset.cache());
         command.args(["--listen", "127.0.0.1:0", "--exit-with-stdin", "--threads", &threads.to_string()]);
         if let Some(endpoint) = s3 {
             command.args(["--s3-endpoint", endpoint, "--s3-credentials-dir"]).arg(dataset.keys());
         }
+        command.envs(environment.iter().copied());
         if std::env::var_os("RUST_LOG").is_none() {
             command.env("RUST_LOG", "warn");
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Parser;
-use feedmill_benches::dataset::{Dataset, PipelineText};
+use feedmill_benches::dataset::{Dataset, PipelineText, USUAL_CACHE, USUAL_LIMITS};
 use feedmill_benches::figures::{load, median, print_line, rounded};
 use feedmill_benches::process::{Worker, worker_program};
 use feedmill_benches::{photos, roles};
@@ -41,9 +41,12 @@ fn main() -> anyhow::Result<()> {
         Some(folder) => Dataset::copy(folder)?,
         None => Dataset::write(&photos::usual(256)?, 256)?,
     };
-    let cache = "sharedMemory: 512Mi, fetch: 256Mi, decode: 1Gi";
-    let limits = "maxImagePixels: 33177600, maxImageBytes: 32Mi, maxSampleBytes: 64Mi";
-    let pipeline = dataset.pipeline(&PipelineText { s3: true, max_pixels: 602_112, cache, limits })?;
+    let pipeline = dataset.pipeline(&PipelineText {
+        s3: true,
+        max_pixels: 602_112,
+        cache: USUAL_CACHE,
+        limits: USUAL_LIMITS,
+    })?;
     let (s3, endpoint) = roles::start_s3(&dataset)?;
     let mut worker = Worker::start(&program, &dataset, &pipeline, arguments.threads, Some(&endpoint))?;
     worker.ready()?;

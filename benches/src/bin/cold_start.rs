@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::Parser;
-use feedmill_benches::dataset::{Dataset, PipelineText};
+use feedmill_benches::dataset::{Dataset, PipelineText, USUAL_CACHE, USUAL_LIMITS};
 use feedmill_benches::figures::{load, median, now, print_line, rounded};
 use feedmill_benches::photos;
 use feedmill_benches::process::{Worker, worker_program};
@@ -44,9 +44,12 @@ fn main() -> anyhow::Result<()> {
     let load_before = load();
     let program = worker_program(arguments.worker.as_deref())?;
     let dataset = Dataset::write(&photos::usual(1)?, arguments.records)?;
-    let cache = "sharedMemory: 256Mi, fetch: 256Mi, decode: 1Gi";
-    let limits = "maxImagePixels: 33177600, maxImageBytes: 32Mi, maxSampleBytes: 64Mi";
-    let pipeline = dataset.pipeline(&PipelineText { s3: false, max_pixels: 602_112, cache, limits })?;
+    let pipeline = dataset.pipeline(&PipelineText {
+        s3: false,
+        max_pixels: 602_112,
+        cache: USUAL_CACHE,
+        limits: USUAL_LIMITS,
+    })?;
     let (mut near, mut far) = (Vec::new(), Vec::new());
     for number in 0..=arguments.starts {
         let pair = [0, arguments.position].map(|position| start(&program, &dataset, &pipeline, position));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
-use feedmill_benches::dataset::{Dataset, PipelineText};
+use feedmill_benches::dataset::{Dataset, PipelineText, USUAL_CACHE, USUAL_LIMITS};
 use feedmill_benches::figures::{load, median, print_line, rounded};
 use feedmill_benches::process::{Process, Worker, worker_program};
 use feedmill_benches::{photos, roles};
@@ -76,9 +76,8 @@ fn measure(
     dataset: &Dataset,
     case: &Case,
 ) -> anyhow::Result<Value> {
-    let cache = "sharedMemory: 512Mi, fetch: 256Mi, decode: 1Gi";
-    let limits = "maxImagePixels: 33177600, maxImageBytes: 32Mi, maxSampleBytes: 64Mi";
-    let text = PipelineText { s3: false, max_pixels: case.max_pixels, cache, limits };
+    let text =
+        PipelineText { s3: false, max_pixels: case.max_pixels, cache: USUAL_CACHE, limits: USUAL_LIMITS };
     let pipeline = dataset.pipeline(&text)?;
     let mut worker = Worker::start(program, dataset, &pipeline, 1, None)?;
     let path = format!("/v1/streams/train/batches/0-{}", case.samples);

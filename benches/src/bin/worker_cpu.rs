@@ -1,17 +1,17 @@
 //! What a whole worker spends on a sample, held against libjpeg-turbo decoding the same photographs alone:
 //! S3 server → worker with one thread → consumer, each a process of its own, only the worker counted.
 //!
-//! Rounds alternate; the ratio is the median of the rounds' ratios. Bytes on the wire are held against the
-//! tensors that the HF processor makes of the same rows.
+//! Three workers take turns: one thread, one thread without 512 bit vectors, two threads. The ratio is the median of
+//! the rounds' ratios. Bytes on the wire are held against the tensors that the HF processor makes of the same rows.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Parser;
-use feedmill_benches::dataset::{Dataset, PipelineText};
+use feedmill_benches::dataset::{Dataset, PipelineText, USUAL_CACHE, USUAL_LIMITS};
 use feedmill_benches::figures::{load, median, print_line, rounded};
-use feedmill_benches::process::{Worker, worker_program};
+use feedmill_benches::process::{Process, Worker, worker_program};
 use feedmill_benches::{photos, roles};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
@@ -32,7 +32,16 @@ struct Arguments {
     samples: u64,
 }
 
-/// One round: milliseconds for each photograph or sample.
+/// A way to run the worker, and what it took.
+struct Way {
+    name: &'static str,
+    /// Most that a sample may take of the decoder alone.
+    goal: Option<f64>,
+    worker: Worker,
+    rounds: Vec<Round>,
+}
+
+/// One round of one worker: milliseconds for each photograph or sample.
 struct Round {
     decode: f64,
     worker: f64,
@@ -52,64 +61,102 @@ fn main() -> anyhow::Result<()> {
         None => Dataset::write(&photos::usual(256)?, 256)?,
     };
     let pictures = dataset.pictures()?;
-    let cache = "sharedMemory: 512Mi, fetch: 256Mi, decode: 1Gi";
-    let limits = "maxImagePixels: 33177600, maxImageBytes: 32Mi, maxSampleBytes: 64Mi";
-    let pipeline = dataset.pipeline(&PipelineText { s3: true, max_pixels: 602_112, cache, limits })?;
+    let text = PipelineText { s3: true, max_pixels: 602_112, cache: USUAL_CACHE, limits: USUAL_LIMITS };
+    let pipeline = dataset.pipeline(&text)?;
     let (_s3, endpoint) = roles::start_s3(&dataset)?;
-    let mut worker = Worker::start(&program, &dataset, &pipeline, 1, Some(&endpoint))?;
-    worker.ready()?;
+    let start = |name, goal, threads, environment: &[(&str, &str)]| -> anyhow::Result<Way> {
+        let s3 = Some(endpoint.as_str());
+        let mut worker = Worker::start_with(&program, &dataset, &pipeline, threads, s3, environment)?;
+        worker.ready()?;
+        Ok(Way { name, goal, worker, rounds: Vec::new() })
+    };
+    let mut ways = [
+        start("one_thread", Some(1.8), 1, &[])?,
+        start("one_thread_avx2", Some(1.9), 1, &[("FEEDMILL_KERNELS", "avx2")])?,
+        start("two_threads", None, 2, &[])?,
+    ];
     let mut consumer = roles::start_consumer()?;
-    let mut rounds = Vec::new();
     let mut pulled = Value::Null;
     for number in 0..=arguments.rounds as u64 {
         let decode = decode_alone(&pictures)?;
-        let (cpu, stages, threads) =
-            (worker.process.cpu_seconds()?, stages(&worker)?, worker.process.cpu_by_thread()?);
         let positions = number * arguments.samples..(number + 1) * arguments.samples;
-        pulled = roles::pull(&mut consumer, worker.address, positions)?;
-        let each = |seconds: f64| seconds * 1e3 / arguments.samples as f64;
-        let round = Round {
-            decode,
-            worker: each(worker.process.cpu_seconds()? - cpu),
-            stages: difference(stages, self::stages(&worker)?, each),
-            threads: difference(threads, worker.process.cpu_by_thread()?, each),
-        };
-        println!("decode alone {decode:.3} ms, worker {:.3} ms, load {}", round.worker, load());
-        // The first round warms caches, buffers and the estimate of how large files are.
-        if number > 0 {
-            rounds.push(round);
+        for way in &mut ways {
+            let (round, answer) = way.round(decode, positions.clone(), &mut consumer)?;
+            println!("decode alone {decode:.3} ms, {} {:.3} ms, load {}", way.name, round.worker, load());
+            // The first round warms caches, buffers and the estimate of how large files are.
+            if number > 0 {
+                way.rounds.push(round);
+            }
+            pulled = answer;
         }
     }
-    let middle = |figure: &dyn Fn(&Round) -> f64| rounded(median(rounds.iter().map(figure)));
-    let by_name = |part: fn(&Round) -> &BTreeMap<String, f64>| -> Map<String, Value> {
-        let names = rounds.first().map(part).into_iter().flatten();
-        names
-            .map(|(name, _)| (name.clone(), middle(&|round| part(round).get(name).copied().unwrap_or(0.0))))
-            .collect()
-    };
     let field = |name: &str| pulled[name].as_f64().context("a figure is missing");
     let each = |total: f64| total / arguments.samples as f64;
-    let figures = json!({
+    let [one, _, two] = &ways;
+    let pairs = one.rounds.iter().zip(&two.rounds);
+    let mut figures = json!({
         "photos": pictures.len(),
         "photo_kib": pictures.iter().map(Vec::len).sum::<usize>() / pictures.len() / 1024,
-        "rounds": rounds.len(),
+        "rounds": arguments.rounds,
         "samples_a_round": arguments.samples,
         "tokens_a_sample": each(field("tokens")?).round(),
         "output_pixels": each(field("pixels")?).round(),
-        "decode_ms": middle(&|round| round.decode),
-        "worker_ms": middle(&|round| round.worker),
-        "ratio": middle(&|round| round.worker / round.decode),
-        "goal": 2.0,
-        "stage_ms": by_name(|round| &round.stages),
-        "rest_ms": middle(&|round| round.worker - round.stages.values().sum::<f64>()),
-        "thread_cpu_ms": by_name(|round| &round.threads),
+        "decode_ms": rounded(median(one.rounds.iter().map(|round| round.decode))),
+        // What two cores do more than one: a sample that takes no more CPU time with two threads gives 2.
+        "scaling": rounded(median(pairs.map(|(one, two)| 2.0 * one.worker / two.worker))),
+        "scaling_goal": 1.9,
         "wire_bytes_a_sample": each(field("bytes")?).round(),
         "hf_bytes_a_sample": each(field("hf_bytes")?).round(),
         "hf_over_wire": rounded(field("hf_bytes")? / field("bytes")?),
         "wire_goal": 7.5,
     });
+    for way in &ways {
+        figures[way.name] = way.figures();
+    }
     print_line("worker_cpu", load_before, &figures);
     Ok(())
+}
+
+impl Way {
+    fn round(
+        &self,
+        decode: f64,
+        positions: std::ops::Range<u64>,
+        consumer: &mut Process,
+    ) -> anyhow::Result<(Round, Value)> {
+        let process = &self.worker.process;
+        let samples = (positions.end - positions.start) as f64;
+        let each = |seconds: f64| seconds * 1e3 / samples;
+        let (cpu, before, threads) =
+            (process.cpu_seconds()?, stages(&self.worker)?, process.cpu_by_thread()?);
+        let pulled = roles::pull(consumer, self.worker.address, positions)?;
+        let round = Round {
+            decode,
+            worker: each(process.cpu_seconds()? - cpu),
+            stages: difference(before, stages(&self.worker)?, each),
+            threads: difference(threads, process.cpu_by_thread()?, each),
+        };
+        Ok((round, pulled))
+    }
+
+    fn figures(&self) -> Value {
+        let middle = |figure: &dyn Fn(&Round) -> f64| rounded(median(self.rounds.iter().map(figure)));
+        let by_name = |part: fn(&Round) -> &BTreeMap<String, f64>| -> Map<String, Value> {
+            let names = self.rounds.first().map(part).into_iter().flatten();
+            names
+                .map(|(name, _)| {
+                    (name.clone(), middle(&|round| part(round).get(name).copied().unwrap_or(0.0)))
+                })
+                .collect()
+        };
+        json!({
+            "worker_ms": middle(&|round| round.worker),
+            "ratio": middle(&|round| round.worker / round.decode),
+            "goal": self.goal,
+            "stage_ms": by_name(|round| &round.stages),
+            "thread_cpu_ms": by_name(|round| &round.threads),
+        })
+    }
 }
 
 /// Busy seconds by stage so far.
