@@ -60,6 +60,6 @@ pub use stats::{FetchStats, LATENCY_BOUNDS};
 pub use stores::{MissingLooksLike, ObjectVersion, Stores};
 pub use table::{
     Cell, Cpu, Refusal, RowCache, RowError, RowLimits, RowOutcome, Table, TableError, TableProgress,
-    TableRow, names_parquet,
+    TableRow,
 };
 pub use uri::{MAX_KEY_BYTES, ObjectPrefix, ObjectUri, ReferenceError, UriError, resolve_reference};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use feedmill_source::{FetchError, ManifestError};
+use feedmill_source::{FetchError, ManifestError, TableError};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -126,12 +126,12 @@ async fn load(app: &Arc<App>) -> Result<Loaded, StreamError> {
         let of = Arc::clone(app);
         let progress = move |name: &str, done: feedmill_source::Progress| {
             let megabytes = |bytes: u64| bytes / 1_000_000;
-            of.set_doing(format!(
-                "reading manifest {name}: {} of {} MB, {} records",
-                megabytes(done.input_bytes),
-                megabytes(done.input_total),
-                done.records
-            ));
+            // Of Parquet files only footers are read.
+            let bytes = match done.input_total {
+                0 => String::new(),
+                all => format!("{} of {} MB, ", megabytes(done.input_bytes), megabytes(all)),
+            };
+            of.set_doing(format!("reading data set {name}: {bytes}{} records", done.records));
         };
         app.set_doing("reading the processor".into());
         match app.machinery.load(progress).await {
@@ -155,6 +155,9 @@ fn for_now(error: &StreamError) -> bool {
         StreamError::Dataset {
             source: DatasetError::Manifest(ManifestError::Fetch { source, .. }), ..
         } => transient(source),
+        StreamError::Dataset { source: DatasetError::Table(TableError::Fetch { source, .. }), .. } => {
+            transient(source)
+        }
         _ => false,
     }
 }
@@ -172,7 +175,7 @@ fn report_streams(loaded: &Loaded) {
         for dataset in &stream.datasets {
             tracing::info!(
                 dataset = dataset.name,
-                records = dataset.manifest.len(),
+                records = dataset.records.len(),
                 shape = ?dataset.rules.shape,
                 detected = dataset.shape_detected,
                 missing_images_look_like = ?dataset.missing,

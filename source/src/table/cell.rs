@@ -132,6 +132,25 @@ impl LeafType {
         }
     }
 
+    /// Some value of this type.
+    pub(super) fn example(self) -> Cell {
+        match self {
+            Self::Bool => Cell::Bool(false),
+            Self::Signed { .. } => Cell::Integer(0),
+            Self::Unsigned { .. } => Cell::Unsigned(0),
+            Self::Half | Self::Float | Self::Double => Cell::Float(0.5),
+            Self::Binary => Cell::Bytes(Bytes::from_static(b"bytes")),
+            Self::Nothing => Cell::Null,
+            Self::Text
+            | Self::Decimal { .. }
+            | Self::Date
+            | Self::Time { .. }
+            | Self::Timestamp { .. }
+            | Self::Julian
+            | Self::Uuid => Cell::Text("text".to_owned()),
+        }
+    }
+
     /// The value, or what is wrong with it.
     pub(super) fn read(self, value: &Bytes) -> Result<Cell, &'static str> {
         const WIDTH: &str = "a value does not have the width of its type";

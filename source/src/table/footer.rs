@@ -8,6 +8,7 @@ use std::ops::Range;
 use parquet::basic::CompressionCodec;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 
+use super::cell::Cell;
 use super::error::Refusal;
 use super::page::Codec;
 use super::panics::contained;
@@ -81,6 +82,22 @@ pub(super) fn read(footer: &[u8], file: u64, wanted: &dyn Fn(&str) -> bool) -> R
         .map_err(|what| Refusal::Footer { what })?;
     contained(|| Ok::<_, String>(compact(&metadata, file, wanted)))
         .map_err(|what| Refusal::Footer { what })?
+}
+
+/// A row as a footer describes it.
+pub(super) fn example(footer: &[u8]) -> Result<Vec<(String, Cell)>, Refusal> {
+    walk(footer)?;
+    let metadata = contained(|| ParquetMetaDataReader::decode_metadata(footer).map_err(|e| e.to_string()))
+        .map_err(|what| Refusal::Footer { what })?;
+    let schema = metadata.file_metadata().schema_descr();
+    let column = |name: &str| Schema::new(schema, &|other| other == name).map(|schema| schema.example());
+    let columns = schema.root_schema().get_fields().iter().map(|field| {
+        let name = field.name();
+        // By name, so columns of one name come as many times; whoever reads them refuses that.
+        let cell = column(name).ok().and_then(|mut cells| cells.pop()).map_or(Cell::Null, |(_, cell)| cell);
+        (name.to_owned(), cell)
+    });
+    contained(|| Ok(columns.collect())).map_err(|what: String| Refusal::Footer { what })
 }
 
 fn compact(metadata: &ParquetMetaData, file: u64, wanted: &dyn Fn(&str) -> bool) -> Result<Footer, Refusal> {

@@ -78,12 +78,6 @@ const LOCKS: usize = 256;
 
 const TAG: &[u8; 24] = b"feedmill table digest 1\n";
 
-/// Whether an address names Parquet files rather than a manifest: it ends in `.parquet`, or names a folder by a `/` at its end.
-#[must_use]
-pub fn names_parquet(uri: &str) -> bool {
-    uri.ends_with(".parquet") || uri.ends_with('/')
-}
-
 /// How far opening has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableProgress {
@@ -190,6 +184,18 @@ impl Table {
             locks: (0..LOCKS).map(|_| tokio::sync::Mutex::new(())).collect(),
             indexes: Mutex::default(),
         })
+    }
+
+    /// A row as the first file's footer describes it: every column has a value of its type, lists have one element. Tells what records
+    /// look like before any of them is read. A column that cannot be read is null.
+    ///
+    /// # Errors
+    /// As [`Table::open`].
+    pub async fn example(stores: &Stores, uri: &str) -> Result<Vec<(String, Cell)>, TableError> {
+        let uris = list::files(stores, uri).await?;
+        let first = uris.into_iter().next().ok_or_else(|| TableError::NoFiles { uri: uri.to_owned() })?;
+        let (uri, _, bytes) = fetch_footer(stores, first).await?;
+        footer::example(&bytes).map_err(|source| TableError::File { uri, source })
     }
 
     /// Number of rows.

@@ -262,8 +262,8 @@ impl Table {
         }
         let bytes = fetch(stores, at.file, index).await?;
         let (chunk, rows) = (at.chunk.clone(), at.rows);
-        let pages = cpu.run(move || offset_index(&bytes, &chunk, rows)).await.map_err(RowError::Lost)?;
-        let Ok(pages) = pages else { return Ok(None) };
+        let pages = cpu.run(move || offset_index(&bytes, &chunk, rows).ok()).await.map_err(RowError::Lost)?;
+        let Some(pages) = pages else { return Ok(None) };
         let pages = Arc::new(pages);
         let mut indexes = known();
         if indexes.known.insert(key, Arc::clone(&pages)).is_none() {

@@ -96,6 +96,22 @@ impl Schema {
         self.fields.iter().map(|field| field.name.as_str())
     }
 
+    /// A row of these columns: each has a value of its type, lists have one element.
+    pub(super) fn example(&self) -> Vec<(String, Cell)> {
+        self.fields.iter().map(|field| (field.name.clone(), self.example_of(field))).collect()
+    }
+
+    fn example_of(&self, node: &Node) -> Cell {
+        match &node.kind {
+            NodeKind::Leaf => self.leaves.get(node.leaves.start).map_or(Cell::Null, |leaf| leaf.kind.example()),
+            NodeKind::Struct(fields) => {
+                Cell::Struct(fields.iter().map(|field| (field.name.clone(), self.example_of(field))).collect())
+            }
+            NodeKind::List { element, .. } => Cell::List(vec![self.example_of(element)]),
+            NodeKind::Map { value, .. } => Cell::Struct(vec![("key".to_owned(), self.example_of(value))]),
+        }
+    }
+
     /// The row whose values these are, one list for each leaf.
     pub(super) fn assemble(&self, entries: &[Vec<Entry>]) -> Result<Vec<(String, Cell)>, String> {
         let mut cursors: Vec<std::slice::Iter<'_, Entry>> = entries.iter().map(|list| list.iter()).collect();

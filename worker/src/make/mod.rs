@@ -18,6 +18,8 @@ mod fetch;
 mod fill;
 /// Takes a record, gives its text and what pictures it names.
 mod read;
+/// Takes the number of a row of a Parquet file, gives its text and pictures.
+mod row;
 /// Takes pictures and text, gives grids and tokens: every length of the sample.
 mod size;
 /// Where the time goes, stage by stage.
@@ -34,7 +36,7 @@ use crate::cpu_pool::{CpuPool, Lost};
 use crate::engine::sample::Sample;
 use crate::engine::{Maker, SampleKey};
 use crate::order::RecordId;
-use crate::stream::{Stream, Verdict};
+use crate::stream::{Records, Stream, Verdict};
 
 use bad_log::BadLog;
 use stages::Stages;
@@ -48,9 +50,9 @@ pub use size::SizedSample;
 pub struct Fault {
     /// Its class.
     pub class: BadClass,
-    /// The 1-based physical line of the record.
+    /// The 1-based physical line of the record; of Parquet files the 1-based row, counted through all of them.
     pub line: u64,
-    /// The object, when one is at fault.
+    /// The object, when one is at fault; of Parquet files else the row and the file.
     pub key: Option<String>,
     /// What is wrong, in words.
     pub detail: String,
@@ -247,9 +249,17 @@ impl SampleMaker {
         id: RecordId,
         urgency: &Urgency,
     ) -> Result<(SizedSample, Option<Permit>), Attempt> {
-        let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
-        let read = self.pool.run(urgency, move |_| stages.record.time(|| read::read(&of, id))).await??;
-        let fetched = self.fetch(stream, &read, urgency).await?;
+        let dataset =
+            stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;
+        let (read, inside) = match &dataset.records {
+            Records::Manifest(_) => {
+                let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
+                let read = self.pool.run(urgency, move |_| stages.record.time(|| read::read(&of, id))).await??;
+                (read, None)
+            }
+            Records::Table(table) => self.row(stream, dataset, table, id, urgency).await?,
+        };
+        let fetched = self.fetch(stream, &read, inside, urgency).await?;
         let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
         let sized = self
             .pool

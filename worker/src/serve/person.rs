@@ -107,6 +107,7 @@ fn described(stream: &Arc<Stream>, sample: &SizedSample) -> Value {
         "dataset": stream.datasets[read.id.dataset].name,
         "record_index": read.id.record,
         "line": read.line,
+        "row": read.row,
         "id": read.conversation.id,
         "messages": messages,
         "images": images,
