@@ -59,7 +59,6 @@ pub use settings::{CredentialsSource, FetchSettings, S3Settings};
 pub use stats::{FetchStats, LATENCY_BOUNDS};
 pub use stores::{MissingLooksLike, ObjectVersion, Stores};
 pub use table::{
-    Cell, Cpu, Refusal, RowCache, RowError, RowLimits, RowOutcome, Table, TableError, TableProgress,
-    TableRow,
+    Cell, Cpu, Refusal, RowCache, RowError, RowLimits, RowOutcome, Table, TableError, TableProgress, TableRow,
 };
 pub use uri::{MAX_KEY_BYTES, ObjectPrefix, ObjectUri, ReferenceError, UriError, resolve_reference};

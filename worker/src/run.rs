@@ -16,11 +16,14 @@ use tracing_subscriber::EnvFilter;
 use crate::app::{App, Loaded, Machinery};
 use crate::serve::serve;
 use crate::settings::{Settings, WorkerArgs, read_pipeline};
-use crate::stream::{DatasetError, ProcessorError, StreamError};
+use crate::stream::{DatasetError, ProcessorError, Records, StreamError};
 
 /// What is logged unless `RUST_LOG` says otherwise. The SDK warns at length when it finds no instance metadata,
 /// which is nowhere but on AWS.
 const DEFAULT_LOG: &str = "info,aws_config=error";
+
+/// Column chunks that are larger are warned of when they have no page index.
+const LARGE_CHUNK_BYTES: u64 = 16 << 20;
 
 /// Pause before everything is read again after storage did not answer.
 const LOAD_PAUSE: Duration = Duration::from_secs(2);
@@ -181,6 +184,16 @@ fn report_streams(loaded: &Loaded) {
                 missing_images_look_like = ?dataset.missing,
                 "data set"
             );
+            if let Records::Table(table) = &dataset.records
+                && table.largest_chunk_without_index() > LARGE_CHUNK_BYTES
+            {
+                tracing::warn!(
+                    dataset = dataset.name,
+                    megabytes = table.largest_chunk_without_index() / 1_000_000,
+                    "Parquet files without a page index: a row costs all its column chunk unless it is on disk \
+                     already; give cache.disk the size of the data, or write the files with a page index"
+                );
+            }
         }
         let tokens =
             stream.processor.geometry.max_pixels / u64::from(stream.processor.geometry.factor()).pow(2);

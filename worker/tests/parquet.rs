@@ -57,7 +57,10 @@ async fn samples_are_those_of_the_same_records_in_json_lines() {
         let expected = rows(&lines, end).await;
         assert_eq!(bad(&lines).await["records"].as_array().unwrap().len(), 0, "{}", bad(&lines).await);
         let small = |document: String| {
-            document.replace("maxImageBytes: 32Mi, maxSampleBytes: 64Mi", "maxImageBytes: 64Ki, maxSampleBytes: 64Ki")
+            document.replace(
+                "maxImageBytes: 32Mi, maxSampleBytes: 64Mi",
+                "maxImageBytes: 64Ki, maxSampleBytes: 64Ki",
+            )
         };
         let no_disk = |document: String| document.replace("fetch: 160Mi", "fetch: 160Mi, disk: 1");
         let changes: [&(dyn Fn(String) -> String + Sync); 3] = [&unchanged, &small, &no_disk];
@@ -79,7 +82,8 @@ async fn the_plan_knows_the_files_and_not_where_they_lie() {
     }
     let plan = async |uri: &str| {
         let (worker, _keep) = over(&format!("uri: \"{uri}\""), unchanged).await;
-        worker.get("/v1/plan?stream=train").await.json().to_string() + &worker.get("/v1/plan").await.json().to_string()
+        worker.get("/v1/plan?stream=train").await.json().to_string()
+            + &worker.get("/v1/plan").await.json().to_string()
     };
     let here = plan("file://ROOT/parquet/llava_onevision/").await;
     assert!(here.contains("dataset.000.table"), "{here}");
@@ -135,7 +139,8 @@ async fn faults_for_now_never_change_a_byte_and_a_changed_file_is_loud() {
     let proxy = FaultProxy::start(s3.address()).await;
     let streams = "  - name: train\n    datasets: [{name: set, uri: \"s3://golden/train.parquet\"}]\n";
     // Nothing is kept on disk, so that every row is fetched.
-    let document = document("s3://golden/processor/", SMALL, streams).replace("fetch: 160Mi", "fetch: 160Mi, disk: 1");
+    let document =
+        document("s3://golden/processor/", SMALL, streams).replace("fetch: 160Mi", "fetch: 160Mi, disk: 1");
     let mut settings = settings();
     settings.s3_endpoint = Some(proxy.endpoint());
     settings.s3_credentials = Some(keys.path().to_owned());

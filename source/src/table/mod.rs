@@ -242,8 +242,7 @@ impl Table {
         self.files.get(number).map(|file| (&file.uri, row))
     }
 
-    /// Pages and chunks that will be fetched are the file's own business; this says whether a row group of any file has no offset index
-    /// for some column of more than [`read::WHOLE_BYTES`], so that all of a chunk is fetched for one row.
+    /// Bytes of the largest column chunk without an offset index: what the first row of it costs, whichever row is asked for.
     #[must_use]
     pub fn largest_chunk_without_index(&self) -> u64 {
         let groups = self.files.iter().flat_map(|file| &file.footer.groups);

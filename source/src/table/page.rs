@@ -130,7 +130,7 @@ impl PageHeader {
     }
 
     fn is_copied(&self, codec: Codec) -> bool {
-        codec != Codec::Plain && !(self.kind == 3 && !self.compressed)
+        codec != Codec::Plain && (self.kind != 3 || self.compressed)
     }
 
     /// The page, decompressed. `stored` has the length that the header says, and the caller has room for [`PageHeader::memory`].

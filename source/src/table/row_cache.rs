@@ -264,7 +264,7 @@ mod tests {
                 }
             }
             // Six pieces of 142 bytes fit; the newest is always one of them.
-            assert!(found >= 4 && found <= 4 * 7, "{found}");
+            assert!((4..=4 * 7).contains(&found), "{found}");
             assert_eq!(cache.get(chunk(number), 13, 100).unwrap().unwrap(), row(number, 3));
         }
         assert_eq!(cache.get(chunk(99), 14, 100), None);

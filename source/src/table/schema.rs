@@ -103,10 +103,12 @@ impl Schema {
 
     fn example_of(&self, node: &Node) -> Cell {
         match &node.kind {
-            NodeKind::Leaf => self.leaves.get(node.leaves.start).map_or(Cell::Null, |leaf| leaf.kind.example()),
-            NodeKind::Struct(fields) => {
-                Cell::Struct(fields.iter().map(|field| (field.name.clone(), self.example_of(field))).collect())
+            NodeKind::Leaf => {
+                self.leaves.get(node.leaves.start).map_or(Cell::Null, |leaf| leaf.kind.example())
             }
+            NodeKind::Struct(fields) => Cell::Struct(
+                fields.iter().map(|field| (field.name.clone(), self.example_of(field))).collect(),
+            ),
             NodeKind::List { element, .. } => Cell::List(vec![self.example_of(element)]),
             NodeKind::Map { value, .. } => Cell::Struct(vec![("key".to_owned(), self.example_of(value))]),
         }

@@ -254,7 +254,8 @@ impl SampleMaker {
         let (read, inside) = match &dataset.records {
             Records::Manifest(_) => {
                 let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
-                let read = self.pool.run(urgency, move |_| stages.record.time(|| read::read(&of, id))).await??;
+                let read =
+                    self.pool.run(urgency, move |_| stages.record.time(|| read::read(&of, id))).await??;
                 (read, None)
             }
             Records::Table(table) => self.row(stream, dataset, table, id, urgency).await?,

@@ -101,8 +101,8 @@ pub(super) fn read_record(
     let dataset =
         stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;
     let bad = |class, detail| Attempt::Bad(place.fault(class, detail));
-    let conversation = read_row(row, &dataset.rules)
-        .map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
+    let conversation =
+        read_row(row, &dataset.rules).map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
     let prepared = stream
         .processor
         .text

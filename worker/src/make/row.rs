@@ -27,10 +27,7 @@ struct Urgent<'a> {
 }
 
 impl Cpu for Urgent<'_> {
-    async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, String> {
+    async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
         let stages = Arc::clone(self.stages);
         let run = self.pool.run(self.urgency, move |_| stages.record.time(work));
         run.await.map_err(|lost| lost.to_string())

@@ -80,7 +80,10 @@ mod tests {
     fn bytes_stand_beside_the_row_and_names_are_never_merged() {
         let text = |text: &str| Cell::Text(text.into());
         let image = |bytes: &'static [u8]| {
-            Cell::Struct(vec![("bytes".into(), Cell::Bytes(Bytes::from_static(bytes))), ("path".into(), text("p"))])
+            Cell::Struct(vec![
+                ("bytes".into(), Cell::Bytes(Bytes::from_static(bytes))),
+                ("path".into(), text("p")),
+            ])
         };
         let columns = vec![
             ("images".into(), Cell::List(vec![image(b"one"), Cell::Null, image(b"two")])),
