@@ -78,6 +78,9 @@ struct Rejected {
 struct Sample {
     dataset: String,
     line: u64,
+    /// In a Parquet file: which row of which file.
+    #[serde(default)]
+    row: Option<String>,
     id: Option<String>,
     images: Vec<Image>,
     tokens: u64,
@@ -138,7 +141,10 @@ fn write_shown(out: &mut String, shown: &Shown, marks: Marks) -> std::fmt::Resul
     }
     let Some(sample) = &shown.sample else { return Ok(()) };
     let id = sample.id.as_ref().map_or_else(String::new, |id| format!(", id {}", plain(id)));
-    writeln!(out, "\nrecord   {} line {}{id}", sample.dataset, sample.line)?;
+    match &sample.row {
+        None => writeln!(out, "\nrecord   {} line {}{id}", sample.dataset, sample.line)?,
+        Some(row) => writeln!(out, "\nrecord   {} row {} ({}){id}", sample.dataset, sample.line, plain(row))?,
+    }
     let share = 100.0 * sample.supervised_tokens as f64 / sample.tokens.max(1) as f64;
     writeln!(
         out,

@@ -65,6 +65,8 @@ bad_classes! {
     TemplateError = 12, "template_error", "see the template's message for what it does not accept";
     /// The text cannot be turned into tokens.
     TokenizerError = 13, "tokenizer_error", "see the message for the text that cannot be tokenized";
+    /// A row of a Parquet file that cannot be read: its page is damaged, or it or its page is too large.
+    RecordUnreadable = 14, "record_unreadable", "see the message; write the Parquet file again, or raise limits.maxSampleBytes";
     /// No object under this key, confirmed by a second look.
     ImageMissing = 20, "image_missing", "upload the object or mend the reference";
     /// An object of zero bytes.

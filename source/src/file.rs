@@ -47,6 +47,26 @@ pub(crate) fn get(path: &Path, range: Option<Range<u64>>, max_bytes: u64) -> Res
     Ok(Fetched { bytes: Bytes::from(buffer), version: after })
 }
 
+/// Names of the plain files in a folder that begin with `begins`. Names that are not UTF-8 cannot be written in a pipeline and are left
+/// out.
+pub(crate) fn list(folder: &Path, begins: &str, most: usize) -> Result<Vec<String>, AttemptError> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|error| meaning(&error))? {
+        let entry = entry.map_err(|error| meaning(&error))?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        // Links are followed: what they point at is the choice of whoever made the folder.
+        if name.starts_with(begins)
+            && std::fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_file())
+        {
+            names.push(name);
+            if names.len() > most {
+                break;
+            }
+        }
+    }
+    Ok(names)
+}
+
 fn meaning(error: &io::Error) -> AttemptError {
     match error.kind() {
         ErrorKind::NotFound => AttemptError::Missing,

@@ -6,6 +6,7 @@
 //!                                     stats                  classify: missing, denied, or for now
 //!
 //!   address of a manifest ──► manifest (open once, index, digest) ──► record(i)
+//!   address of Parquet files ──► table (footers, digest) ──► row(i)
 //! ```
 //!
 //! No TLS provider is installed for the process: the S3 client is given ring explicitly.
@@ -49,6 +50,9 @@ mod stats;
 /// A file of records → record by number.
 mod manifest;
 
+/// Parquet files → row by number.
+mod table;
+
 pub use error::{FetchError, PermanentKind, SetupError, TransientKind};
 pub use manifest::{
     BLOCK_BYTES, Compression, DiskBudget, Framing, Manifest, ManifestError, ManifestSettings, Progress,
@@ -57,4 +61,7 @@ pub use manifest::{
 pub use settings::{CredentialsSource, FetchSettings, S3Settings};
 pub use stats::{FetchStats, LATENCY_BOUNDS};
 pub use stores::{MissingLooksLike, ObjectVersion, Stores};
+pub use table::{
+    Cell, Cpu, Refusal, RowCache, RowError, RowLimits, RowOutcome, Table, TableError, TableProgress, TableRow,
+};
 pub use uri::{MAX_KEY_BYTES, ObjectPrefix, ObjectUri, ReferenceError, UriError, resolve_reference};

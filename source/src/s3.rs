@@ -166,6 +166,36 @@ impl S3 {
             })?;
         Ok(ObjectVersion { size, tag: answer.e_tag().unwrap_or_default().to_owned() })
     }
+
+    /// Names directly below `prefix` that begin with `begins`, as one attempt: some of them, and the token to go on with.
+    pub(crate) async fn list(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        begins: &str,
+        after: Option<String>,
+        settings: &FetchSettings,
+    ) -> Result<(Vec<String>, Option<String>), AttemptError> {
+        let request = self
+            .client
+            .list_objects_v2()
+            .bucket(bucket)
+            .prefix(format!("{prefix}{begins}"))
+            .delimiter("/")
+            .set_continuation_token(after);
+        let answer = within(Instant::now(), settings.deadline_for(0), request.send())
+            .await?
+            .map_err(|error| classify(&error))?;
+        let names = answer.contents().iter().filter_map(|object| object.key()?.strip_prefix(prefix));
+        let names = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let next = match answer.is_truncated() {
+            Some(true) => Some(answer.next_continuation_token().map(str::to_owned).ok_or_else(|| {
+                AttemptError::transient(TransientKind::Unintelligible, "a list without its continuation")
+            })?),
+            _ => None,
+        };
+        Ok((names, next))
+    }
 }
 
 /// Every name has this address.

@@ -65,6 +65,9 @@ pub enum MissingLooksLike {
     Forbidden,
 }
 
+/// Most names that [`Stores::list`] gives. The largest public data sets have some ten thousand files.
+pub const MAX_LISTED: usize = 200_000;
+
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) bytes: Bytes,
@@ -179,6 +182,52 @@ impl Stores {
     /// As [`Stores::get`].
     pub async fn head(&self, uri: &ObjectUri) -> Result<ObjectVersion, FetchError> {
         self.attempts(uri, || self.attempt_head(uri), |_| 0).await
+    }
+
+    /// Names of the objects that lie directly below `prefix` and begin with `begins`, in no order: what stands between is no folder.
+    ///
+    /// # Errors
+    /// As [`Stores::get`]; a folder on disk that is not there is `Permanent`, in S3 it is merely empty. More than
+    /// [`MAX_LISTED`] names are `Permanent` with [`PermanentKind::TooLarge`].
+    pub async fn list(&self, prefix: &ObjectPrefix, begins: &str) -> Result<Vec<String>, FetchError> {
+        let (mut names, mut after) = (Vec::new(), None);
+        let uri = match prefix {
+            ObjectPrefix::S3 { bucket, prefix } => {
+                ObjectUri::S3 { bucket: bucket.clone(), key: format!("{prefix}{begins}") }
+            }
+            ObjectPrefix::File(folder) => ObjectUri::File(folder.clone()),
+        };
+        loop {
+            let listed = self.attempts(&uri, || self.attempt_list(prefix, begins, after.clone()), |_| 0);
+            let (page, next) = listed.await?;
+            names.extend(page);
+            if names.len() > MAX_LISTED {
+                let kind = PermanentKind::TooLarge { bytes: names.len() as u64, limit: MAX_LISTED as u64 };
+                return Err(FetchError::Permanent { kind, uri });
+            }
+            match next {
+                Some(next) => after = Some(next),
+                None => return Ok(names),
+            }
+        }
+    }
+
+    /// Some of the names, and where to go on.
+    async fn attempt_list(
+        &self,
+        prefix: &ObjectPrefix,
+        begins: &str,
+        after: Option<String>,
+    ) -> Result<(Vec<String>, Option<String>), AttemptError> {
+        match prefix {
+            ObjectPrefix::S3 { bucket, prefix } => {
+                self.s3().await?.list(bucket, prefix, begins, after, &self.inner.settings).await
+            }
+            ObjectPrefix::File(folder) => {
+                let (folder, begins) = (folder.clone(), begins.to_owned());
+                blocking(move || file::list(&folder, &begins, MAX_LISTED)).await.map(|names| (names, None))
+            }
+        }
     }
 
     /// Asks for a key below `prefix` that cannot exist, to see what "missing" looks like here, and whether we are let in at all.

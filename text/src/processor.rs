@@ -156,6 +156,11 @@ impl Prepared {
         tokens_per_image.iter().fold(self.text_len(), |sum, tokens| sum.saturating_add(*tokens as usize))
     }
 
+    /// Its ids, with one placeholder an image.
+    pub fn ids(&self) -> &[i32] {
+        &self.tokens
+    }
+
     /// Tokens that are learnt; at least one.
     pub fn supervised(&self) -> usize {
         self.loss_mask.iter().filter(|mask| **mask == 1).count()

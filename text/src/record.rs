@@ -117,6 +117,22 @@ const OTHER_MODALITIES: [&str; 8] =
 const SIZE_FIELDS: [&str; 6] =
     ["min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width", "nframes"];
 
+impl RecordRules {
+    /// Whether [`read_row`] looks at the top-level column `name`. Tables leave all other columns unread.
+    pub fn reads_column(&self, name: &str) -> bool {
+        let shapes = [self.shape.key(), self.shape.other().key()];
+        let others = ["image", "images", "tools", "system", "id"];
+        shapes.contains(&name)
+            || others.contains(&name)
+            || REFUSED_FIELDS.contains(&name)
+            || OTHER_MODALITIES.contains(&name)
+            || SIZE_FIELDS.contains(&name)
+    }
+}
+
+/// Keys at the top of a record that would change the sample.
+const REFUSED_FIELDS: [&str; 4] = ["loss", "weight", "functions", "function_call"];
+
 /// Reads one line of JSONL: [`parse_line`] and [`read_row`]. Memory is bounded by the line's length times a small factor.
 ///
 /// # Errors
@@ -134,7 +150,7 @@ pub fn read_row(row: Row, rules: &RecordRules) -> Result<Conversation, RecordErr
     let shape = rules.shape;
     let mut references = ReferenceReader::new(&blobs);
     refuse_unsupported(&fields)?;
-    for field in ["loss", "weight", "functions", "function_call"] {
+    for field in REFUSED_FIELDS {
         if is_set(fields.get(field)) {
             return Err(RecordError::UnsupportedField { field });
         }

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use feedmill_arena::{Arena, ArenaSettings, Budget, BudgetError, Demand, check_against_cgroup};
 use feedmill_protocol::pipeline::ValidatedPipeline;
+use feedmill_protocol::pipeline::spec::DatasetSpec;
 use feedmill_protocol::report::{KeptReport, RankReport, StreamStatus, WorkerState, WorkerStatus};
 use feedmill_source::{
-    CredentialsSource, FetchSettings, ManifestSettings, Progress, S3Settings, SetupError, Stores,
+    CredentialsSource, FetchSettings, ManifestSettings, Progress, RowLimits, S3Settings, SetupError, Stores,
 };
 use tokio::sync::Semaphore;
 
@@ -139,6 +140,11 @@ impl Machinery {
         manifests.max_line_bytes = pipeline.limits.max_line_bytes.0;
         // The head may always fetch one record and decode one picture, whatever the others hold.
         let record = pipeline.limits.max_sample_bytes.0;
+        let mut datasets = pipeline.streams.iter().flat_map(|stream| &stream.datasets);
+        let record = match datasets.any(DatasetSpec::is_parquet) {
+            true => RowLimits::most(record),
+            false => record,
+        };
         Ok(Self {
             stores: Stores::new(s3, fetching)?,
             pool: Arc::new(CpuPool::new(settings.threads)?),

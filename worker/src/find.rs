@@ -11,7 +11,7 @@ use feedmill_text::record::record_id;
 use serde::{Deserialize, Serialize};
 
 use crate::order::RecordId;
-use crate::stream::Stream;
+use crate::stream::{Records, Stream};
 
 /// Records of one step: some milliseconds.
 const STEP_RECORDS: u64 = 8192;
@@ -44,6 +44,14 @@ pub enum QueryError {
     /// Nothing, or too much.
     #[error("ask for an id, or for a dataset and one of its line and record")]
     What,
+    /// The id of a row is known to the row alone, and rows are not read one after another.
+    #[error(
+        "rows of Parquet files are not searched by id: ask for the line, which is the row of data set {dataset:?}"
+    )]
+    Rows {
+        /// The data set.
+        dataset: String,
+    },
     /// No such data set.
     #[error("stream {stream} has no data set {dataset:?}; it has {known}")]
     Dataset {
@@ -129,6 +137,12 @@ impl Search {
             Some(index) => [index].into(),
             None => (0..stream.datasets.len()).collect(),
         };
+        if matches!(wanted, Wanted::Id(_)) {
+            let rows = left.iter().filter_map(|index| stream.datasets.get(*index));
+            if let Some(set) = rows.into_iter().find(|set| set.records.manifest().is_none()) {
+                return Err(QueryError::Rows { dataset: set.name.clone() });
+            }
+        }
         let of = match wanted {
             Wanted::Id(_) => left.iter().map(|index| records(stream, *index)).sum(),
             Wanted::Line(_) | Wanted::Record(_) => 1,
@@ -158,8 +172,11 @@ impl Search {
                     self.scan(dataset, &id, &mut step)?;
                 }
                 Wanted::Line(line) => {
-                    let manifest = self.stream.datasets.get(dataset).map(|set| &set.manifest);
-                    let at = manifest.map(|manifest| at_line(manifest, *line)).transpose()?.flatten();
+                    let at = match self.stream.datasets.get(dataset).map(|set| &set.records) {
+                        Some(Records::Manifest(manifest)) => at_line(manifest, *line)?,
+                        Some(Records::Table(table)) => line.checked_sub(1).filter(|row| *row < table.len()),
+                        None => None,
+                    };
                     step.found.extend(at.map(|record| self.found(dataset, record, *line)));
                 }
                 Wanted::Record(record) => {
@@ -183,9 +200,10 @@ impl Search {
     /// Looks at the next records of a data set.
     fn scan(&mut self, dataset: usize, id: &str, step: &mut Step) -> Result<(), RecordReadError> {
         let stream = Arc::clone(&self.stream);
-        let Some(set) = stream.datasets.get(dataset) else { return Ok(()) };
+        let manifest = stream.datasets.get(dataset).and_then(|set| set.records.manifest());
+        let Some(manifest) = manifest else { return Ok(()) };
         let (mut looked, mut bytes) = (0, 0);
-        for record in set.manifest.records(self.next..u64::MAX) {
+        for record in manifest.records(self.next..u64::MAX) {
             match record {
                 Ok(record) => {
                     bytes += record.bytes.len();
@@ -205,7 +223,7 @@ impl Search {
             }
         }
         self.scanned += looked;
-        if self.next >= set.manifest.len() {
+        if self.next >= manifest.len() {
             self.left.pop_front();
             self.next = 0;
         }
@@ -221,15 +239,18 @@ impl Search {
     }
 
     fn line_of(&self, dataset: usize, record: u64) -> Result<Option<u64>, RecordReadError> {
-        match self.stream.datasets.get(dataset) {
-            Some(set) if record < set.manifest.len() => line_of(&set.manifest, record).map(Some),
+        match self.stream.datasets.get(dataset).map(|set| &set.records) {
+            Some(Records::Manifest(manifest)) if record < manifest.len() => {
+                line_of(manifest, record).map(Some)
+            }
+            Some(Records::Table(table)) if record < table.len() => Ok(Some(record + 1)),
             _ => Ok(None),
         }
     }
 }
 
 fn records(stream: &Stream, dataset: usize) -> u64 {
-    stream.datasets.get(dataset).map_or(0, |dataset| dataset.manifest.len())
+    stream.datasets.get(dataset).map_or(0, |dataset| dataset.records.len())
 }
 
 fn line_of(manifest: &Manifest, record: u64) -> Result<u64, RecordReadError> {

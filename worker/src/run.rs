@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use feedmill_source::{FetchError, ManifestError};
+use feedmill_source::{FetchError, ManifestError, TableError};
 use feedmill_vision::fill_patches;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -17,12 +17,15 @@ use tracing_subscriber::EnvFilter;
 use crate::app::{App, Loaded, Machinery};
 use crate::serve::serve;
 use crate::settings::{Settings, WorkerArgs, read_pipeline};
-use crate::stream::{DatasetError, ProcessorError, StreamError};
+use crate::stream::{DatasetError, ProcessorError, Records, StreamError};
 use crate::suspect::{self, FillPatches, Sandbox};
 
 /// What is logged unless `RUST_LOG` says otherwise. The SDK warns at length when it finds no instance metadata,
 /// which is nowhere but on AWS.
 const DEFAULT_LOG: &str = "info,aws_config=error";
+
+/// Column chunks that are larger are warned of when they have no page index.
+const LARGE_CHUNK_BYTES: u64 = 16 << 20;
 
 /// Pause before everything is read again after storage did not answer.
 const LOAD_PAUSE: Duration = Duration::from_secs(2);
@@ -141,12 +144,12 @@ async fn load(app: &Arc<App>) -> Result<Loaded, StreamError> {
         let of = Arc::clone(app);
         let progress = move |name: &str, done: feedmill_source::Progress| {
             let megabytes = |bytes: u64| bytes / 1_000_000;
-            of.set_doing(format!(
-                "reading manifest {name}: {} of {} MB, {} records",
-                megabytes(done.input_bytes),
-                megabytes(done.input_total),
-                done.records
-            ));
+            // Of Parquet files only footers are read.
+            let bytes = match done.input_total {
+                0 => String::new(),
+                all => format!("{} of {} MB, ", megabytes(done.input_bytes), megabytes(all)),
+            };
+            of.set_doing(format!("reading data set {name}: {bytes}{} records", done.records));
         };
         app.set_doing("reading the processor".into());
         match app.machinery.load(progress).await {
@@ -170,6 +173,9 @@ fn for_now(error: &StreamError) -> bool {
         StreamError::Dataset {
             source: DatasetError::Manifest(ManifestError::Fetch { source, .. }), ..
         } => transient(source),
+        StreamError::Dataset { source: DatasetError::Table(TableError::Fetch { source, .. }), .. } => {
+            transient(source)
+        }
         _ => false,
     }
 }
@@ -187,12 +193,22 @@ fn report_streams(loaded: &Loaded) {
         for dataset in &stream.datasets {
             tracing::info!(
                 dataset = dataset.name,
-                records = dataset.manifest.len(),
+                records = dataset.records.len(),
                 shape = ?dataset.rules.shape,
                 detected = dataset.shape_detected,
                 missing_images_look_like = ?dataset.missing,
                 "data set"
             );
+            if let Records::Table(table) = &dataset.records
+                && table.largest_chunk_without_index() > LARGE_CHUNK_BYTES
+            {
+                tracing::warn!(
+                    dataset = dataset.name,
+                    megabytes = table.largest_chunk_without_index() / 1_000_000,
+                    "Parquet files without a page index: a row costs all its column chunk unless it is on disk \
+                     already; give cache.disk the size of the data, or write the files with a page index"
+                );
+            }
         }
         let tokens =
             stream.processor.geometry.max_pixels / u64::from(stream.processor.geometry.factor()).pow(2);

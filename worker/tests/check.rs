@@ -69,6 +69,35 @@ async fn what_check_calls_bad_is_what_the_worker_refuses() {
     }
 }
 
+/// Rows of Parquet files hold their pictures; what is said of their samples is what is said of the same lines.
+#[tokio::test]
+async fn rows_of_parquet_files_are_checked_like_lines() {
+    let processor = processor_folder();
+    let root = golden("");
+    let root = root.display();
+    let over = |uri: &str| {
+        let streams = format!(
+            "  - name: train\n    datasets: [{{name: set, uri: \"file://{root}/parquet/{uri}\", imageBaseUri: \
+             \"file://{root}/\"}}]\n"
+        );
+        pipeline(&document(&format!("file://{}/", processor.path().display()), SMALL, &streams))
+    };
+    let (lines, rows) = (over("llava_onevision.jsonl"), over("llava_onevision/"));
+    for pictures in [Pictures::No, Pictures::Headers, Pictures::Decode] {
+        let [lines, rows] =
+            [checked(&lines, options(pictures), 2).await, checked(&rows, options(pictures), 2).await];
+        let [lines, rows] = [&lines.datasets[0], &rows.datasets[0]].map(|set| {
+            json!({
+                "records": set.records, "looked_at": set.looked_at, "bad": set.bad,
+                "pictures": set.pictures_per_record, "text": set.text_tokens, "supervised": set.supervised_tokens,
+                "sample": set.sample_tokens, "decoded": set.images.decoded, "pixels": set.images.pixels,
+            })
+        });
+        assert!(lines["records"].as_u64().unwrap() > 8, "{lines}");
+        assert_eq!(rows, lines, "{pictures:?}");
+    }
+}
+
 #[tokio::test]
 async fn headers_alone_give_the_lengths_that_decoding_gives() {
     let processor = processor_folder();

@@ -115,7 +115,8 @@ pub enum BadSamplePolicy {
 pub struct DatasetSpec {
     /// Its name in metrics and messages.
     pub name: String,
-    /// `s3://bucket/key` or `file:///path` of a JSONL file or a JSON array; plain, gzip or zstd.
+    /// `s3://bucket/key` or `file:///path` of a JSONL file or a JSON array; plain, gzip or zstd. Or of Parquet files: a file that ends
+    /// in `.parquet`, a folder that ends in `/`, or `*` in the last part.
     pub uri: String,
     /// What relative image references are joined to; the manifest's own folder when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,9 +127,17 @@ pub struct DatasetSpec {
     /// How much of it an epoch holds: 250 = two and a half times.
     #[serde(default = "hundred")]
     pub percent: u32,
-    /// 1-based physical lines to treat as bad.
+    /// 1-based physical lines to treat as bad; of Parquet files 1-based rows, counted through all files in the order of their names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<u64>,
+}
+
+impl DatasetSpec {
+    /// Whether its records stand in Parquet files: by its name alone, so that budgets are known before anything is read.
+    #[must_use]
+    pub fn is_parquet(&self) -> bool {
+        self.uri.ends_with(".parquet") || self.uri.ends_with('/')
+    }
 }
 
 /// Shape of a data set's records.

@@ -251,6 +251,17 @@ fn memory(findings: &mut Findings, pipeline: &Pipeline) {
             cache.fetch, limits.max_sample_bytes
         ),
     );
+    let mut datasets = spec.streams.iter().flat_map(|stream| &stream.datasets);
+    let doubled = limits.max_sample_bytes.0.saturating_mul(2);
+    findings.check(
+        !datasets.any(DatasetSpec::is_parquet) || cache.fetch.0 >= doubled,
+        "spec.cache.fetch",
+        format!(
+            "{} cannot hold a row of a Parquet file and a page of it, each at the limit; raise it or lower \
+             limits.maxSampleBytes, {}, which it must be at least twice",
+            cache.fetch, limits.max_sample_bytes
+        ),
+    );
     let shared = (16 << 20..=1 << 42).contains(&cache.shared_memory.0);
     findings.check(shared, "spec.cache.sharedMemory", "must be 16Mi to 4Ti");
     let most = 1u64 << 42;

@@ -34,29 +34,29 @@ impl DiskBudget {
         self.inner.limit
     }
 
-    pub(super) fn lease(&self) -> DiskLease {
+    pub(crate) fn lease(&self) -> DiskLease {
         DiskLease { budget: self.clone(), bytes: 0 }
     }
 }
 
 /// Part of a budget, given back on drop.
 #[derive(Debug)]
-pub(super) struct DiskLease {
+pub(crate) struct DiskLease {
     budget: DiskBudget,
     bytes: u64,
 }
 
 /// The budget does not hold it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NoRoom {
-    pub(super) needed: u64,
-    pub(super) limit: u64,
-    pub(super) used_by_others: u64,
+pub(crate) struct NoRoom {
+    pub(crate) needed: u64,
+    pub(crate) limit: u64,
+    pub(crate) used_by_others: u64,
 }
 
 impl DiskLease {
     /// Makes the lease hold `bytes` in all; never shrinks it.
-    pub(super) fn grow_to(&mut self, bytes: u64) -> Result<(), NoRoom> {
+    pub(crate) fn grow_to(&mut self, bytes: u64) -> Result<(), NoRoom> {
         let more = bytes.saturating_sub(self.bytes);
         let inner = &self.budget.inner;
         inner

@@ -47,7 +47,7 @@ pub(super) fn detect(head: &[u8]) -> (u64, Framing) {
 /// What a file is that begins like this, if it is surely no manifest.
 pub(super) fn foreign(head: &[u8]) -> Option<&'static str> {
     let known: [(&[u8], &str); 8] = [
-        (b"PAR1", "a Parquet file"),
+        (b"PAR1", "a Parquet file (such data sets must be named .parquet)"),
         (b"PK\x03\x04", "a zip archive"),
         (b"BZh", "compressed with bzip2"),
         (b"\xFD7zXZ\0", "compressed with xz"),

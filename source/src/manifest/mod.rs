@@ -58,10 +58,12 @@ use std::path::PathBuf;
 
 use index::Index;
 
+use crate::table::RowCache;
 use crate::uri::ObjectUri;
 
 pub use digest::BLOCK_BYTES;
 pub use disk::DiskBudget;
+pub(crate) use disk::DiskLease;
 pub use error::{ManifestError, RecordReadError};
 pub use sequence::Records;
 
@@ -74,13 +76,17 @@ pub struct ManifestSettings {
     pub max_line_bytes: u64,
     /// Room in `cache_dir`, shared by all manifests.
     pub disk: DiskBudget,
+    /// Decoded rows of Parquet files, in what room manifests leave.
+    pub rows: RowCache,
 }
 
 impl ManifestSettings {
     /// Records of at most 16 MiB, `max_disk_bytes` for all manifests opened with (clones of) these settings.
     #[must_use]
     pub fn new(cache_dir: PathBuf, max_disk_bytes: u64) -> Self {
-        Self { cache_dir, max_line_bytes: 16 << 20, disk: DiskBudget::new(max_disk_bytes) }
+        let disk = DiskBudget::new(max_disk_bytes);
+        let rows = RowCache::new(cache_dir.clone(), &disk);
+        Self { cache_dir, max_line_bytes: 16 << 20, disk, rows }
     }
 }
 

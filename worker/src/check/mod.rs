@@ -40,7 +40,7 @@ use feedmill_protocol::bad::BadClass;
 use feedmill_protocol::pipeline::ValidatedPipeline;
 use feedmill_protocol::pipeline::validated::ValidatedStream;
 use feedmill_protocol::plan::Plan;
-use feedmill_source::FetchSettings;
+use feedmill_source::{FetchSettings, Manifest};
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
@@ -60,6 +60,9 @@ use pictures::{Remembered, picture_chunk};
 use selection::Chosen;
 use state::{Done, Journal};
 use text::text_chunk;
+
+/// What a row of a Parquet file counts as when chunks are made.
+const ROW_BYTES: u64 = 64 << 10;
 
 /// Time between two states: what an interruption costs at most, besides the chunks in work.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
@@ -261,8 +264,11 @@ impl Check {
         let mut places = Vec::new();
         for (index, stream) in loaded.streams().iter().enumerate() {
             for (dataset, opened) in stream.datasets.iter().enumerate() {
-                let manifest = &opened.manifest;
-                let chosen = Chosen::new(options.selection, manifest.len(), manifest.bytes());
+                // A row with its pictures is about a sample's file.
+                let bytes = opened.records.manifest().map(Manifest::bytes);
+                let records = opened.records.len();
+                let bytes = bytes.unwrap_or(records.saturating_mul(ROW_BYTES));
+                let chosen = Chosen::new(options.selection, records, bytes);
                 places.push(Place { name: opened.name.clone(), stream: index, dataset, chosen });
             }
         }
@@ -323,7 +329,7 @@ impl Check {
             let chunks = first..shared.chosen(set)?.chunks();
             // Two for each thread, so that none waits for the merging.
             let mut running = futures_util::stream::iter(chunks)
-                .map(|chunk| shared.on_thread(set, move |shared| text_chunk(shared, set, chunk)))
+                .map(|chunk| text_chunk(shared, set, chunk))
                 .buffered(2 * threads);
             while let Some(found) = running.next().await {
                 let found = found?;

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use feedmill_arena::Permit;
 use feedmill_protocol::bad::BadClass;
 use feedmill_source::{FetchError, ObjectPrefix, ObjectUri, PermanentKind};
 use feedmill_vision::{ImageError, ImageHeader, ImageLimits, read_header};
@@ -22,7 +23,7 @@ use crate::make::read::{PictureSource, ReadSample, interpret, with_causes};
 use crate::make::size::{fit, image_limits, length_at, picture_fault, size};
 use crate::make::{Attempt, Fault, MakeError};
 use crate::order::RecordId;
-use crate::stream::Stream;
+use crate::stream::{Records, Stream};
 
 /// Asked for first: holds the header of most pictures. More would be bandwidth for nothing.
 const FIRST_BYTES: u64 = 32 << 10;
@@ -86,6 +87,32 @@ enum Ended {
     Unholdable,
 }
 
+/// A record whose pictures are to be looked at.
+enum Found {
+    Read(Box<ReadSample>),
+    /// The number of a row of a Parquet file, which holds its pictures.
+    Row(u64),
+}
+
+/// The records of a chunk that have pictures.
+fn with_pictures(shared: &Shared, set: usize, chunk: u64) -> Result<Vec<ReadSample>, CheckError> {
+    let (stream, dataset) = shared.dataset(set)?;
+    let place = shared.place(set)?;
+    let mut records = Vec::new();
+    each_record(shared, set, chunk, |number, record| {
+        let id = RecordId { dataset: place.dataset, record: number };
+        match interpret(stream, id, record) {
+            Ok(read) if !read.sources.is_empty() => records.push(read),
+            Ok(_) | Err(Attempt::Bad(_)) => {
+                shared.progress.records.fetch_add(1, Relaxed);
+            }
+            Err(Attempt::Failed(error)) => return Err(CheckError::of(&dataset.name, error)),
+        }
+        Ok(())
+    })?;
+    Ok(records)
+}
+
 /// Looks at the pictures of a chunk's records.
 pub(super) async fn picture_chunk(
     shared: &Arc<Shared>,
@@ -95,39 +122,47 @@ pub(super) async fn picture_chunk(
     let (stream, dataset) = shared.dataset(set)?;
     let stream_index = shared.place(set)?.stream;
     // Records that are bad by their text were told of when it was read.
-    let records: Vec<ReadSample> = shared
-        .on_thread(set, move |shared| {
-            let (stream, dataset) = shared.dataset(set)?;
-            let place = shared.place(set)?;
-            let mut records = Vec::new();
-            each_record(shared, set, chunk, |number, record| {
-                let id = RecordId { dataset: place.dataset, record: number };
-                match interpret(stream, id, record) {
-                    Ok(read) if !read.sources.is_empty() => records.push(read),
+    let found = match &dataset.records {
+        Records::Manifest(_) => {
+            let reading = shared.on_thread(set, move |shared| with_pictures(shared, set, chunk));
+            reading.await?.into_iter().map(|read| Found::Read(Box::new(read))).collect()
+        }
+        Records::Table(_) => {
+            shared.chosen(set)?.numbers(chunk).into_iter().map(Found::Row).collect::<Vec<_>>()
+        }
+    };
+    let limit = stream.processor.max_tokens;
+    let looked = found.into_iter().map(|found| async {
+        let (read, inside) = match (found, &dataset.records) {
+            (Found::Row(number), Records::Table(table)) => {
+                let id = RecordId { dataset: shared.place(set)?.dataset, record: number };
+                let row = shared.maker().row(stream, dataset, table, id, &shared.urgency);
+                // In a box: the compiler does not lay out futures as deep as all of these in one another.
+                match Box::pin(row).await {
+                    Ok((read, inside)) if !read.sources.is_empty() => (read, inside),
                     Ok(_) | Err(Attempt::Bad(_)) => {
                         shared.progress.records.fetch_add(1, Relaxed);
+                        return Ok(None);
                     }
                     Err(Attempt::Failed(error)) => return Err(CheckError::of(&dataset.name, error)),
                 }
-                Ok(())
-            })?;
-            Ok(records)
-        })
-        .await?;
-    let limit = stream.processor.max_tokens;
-    let mut found = PictureChunk::default();
-    let looked = records.into_iter().map(|read| async {
+            }
+            (Found::Read(read), _) => (*read, None),
+            (Found::Row(_), _) => return Ok(None),
+        };
         let number = read.id.record;
         let result = match shared.options.pictures {
-            Pictures::Decode => decoded(shared, stream_index, stream, read).await,
+            Pictures::Decode => decoded(shared, stream_index, stream, read, inside).await,
             _ => sized(shared, stream, &dataset.image_base, &read).await,
         };
         shared.progress.records.fetch_add(1, Relaxed);
-        (number, result)
+        Ok(Some((number, result)))
     });
+    let mut found = PictureChunk::default();
     // In order, so that bad records are told of in order.
     let mut looked = futures_util::stream::iter(looked).buffered(AT_ONCE);
-    while let Some((number, result)) = looked.next().await {
+    while let Some(one) = looked.next().await {
+        let Some((number, result)) = one? else { continue };
         let tally = &mut found.tally;
         tally.records += 1;
         let fault = match result {
@@ -284,6 +319,7 @@ async fn decoded(
     stream_index: usize,
     stream: &Arc<Stream>,
     read: ReadSample,
+    inside: Option<Permit>,
 ) -> Result<Sized, Attempt> {
     let maker = shared.maker();
     let urgency = &shared.urgency;
@@ -291,7 +327,7 @@ async fn decoded(
     let objects = read.sources.iter().filter(|source| matches!(source, PictureSource::Object(_))).count();
     shared.progress.requests.fetch_add(objects as u64, Relaxed);
     // The permit goes when the pictures' bytes are gone.
-    let fetched = maker.fetch(stream, &read, urgency).await?;
+    let fetched = maker.fetch(stream, &read, inside, urgency).await?;
     let (files, _permit) = (fetched.pictures, fetched.permit);
     let of = Arc::clone(stream);
     let (mut looked, sample) = maker

@@ -319,8 +319,8 @@ fn dataset_report(
     let known = looked || !text.has_pictures();
     Ok(DatasetReport {
         name: dataset.name.clone(),
-        uri: dataset.manifest.uri().to_string(),
-        records: dataset.manifest.len(),
+        uri: dataset.uri.clone(),
+        records: dataset.records.len(),
         looked_at: text.records,
         bytes: text.bytes,
         // Plain enums always become JSON.
@@ -381,7 +381,10 @@ fn duplicates(shared: &Shared, set: usize, seen: &Distinct, pictures: bool) -> D
         .into_iter()
         .filter_map(|(hash, seen)| {
             let (stream, dataset) = shared.dataset(set).ok()?;
-            let record = dataset.manifest.record(seen.first);
+            let Some(manifest) = dataset.records.manifest() else {
+                return Some(Repeated { line: seen.first + 1, key: None, uses: seen.uses });
+            };
+            let record = manifest.record(seen.first);
             let line = record.as_ref().ok()?.line;
             let mut key = None;
             if pictures {
@@ -421,7 +424,8 @@ fn examples(shared: &Shared, bad: &[BadFound]) -> Vec<Example> {
 }
 
 fn excerpt(dataset: &Dataset, found: &BadFound) -> Option<(String, bool)> {
-    let record = dataset.manifest.record(found.record).ok().filter(|record| record.line == found.line)?;
+    let record =
+        dataset.records.manifest()?.record(found.record).ok().filter(|record| record.line == found.line)?;
     let text = String::from_utf8_lossy(&record.bytes);
     let end = text.char_indices().nth(EXCERPT).map(|(end, _)| end);
     Some((text.get(..end.unwrap_or(text.len()))?.to_owned(), end.is_some()))

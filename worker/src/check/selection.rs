@@ -68,6 +68,11 @@ impl Chosen {
         in_a_row.then(|| self.chunk(number))
     }
 
+    /// The numbers of a chunk's records.
+    pub(super) fn numbers(&self, chunk: u64) -> Vec<u64> {
+        self.chunk(chunk).map(|place| self.record(place)).collect()
+    }
+
     /// The number of the record at a place.
     pub(super) fn record(&self, place: u64) -> u64 {
         match self.selection {

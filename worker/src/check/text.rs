@@ -1,8 +1,10 @@
 //! Takes a chunk of records, gives what their text says: everything that is known without a picture.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use feedmill_source::{ObjectUri, Record, RecordReadError};
+use feedmill_source::{ObjectUri, Record, RecordReadError, Table};
+use futures_util::StreamExt as _;
 use twox_hash::XxHash3_128;
 
 use super::distinct::Distinct;
@@ -12,7 +14,10 @@ use crate::make::read::{PictureSource, ReadSample, interpret};
 use crate::make::size::fit;
 use crate::make::{Attempt, Fault};
 use crate::order::RecordId;
-use crate::stream::{Dataset, Stream};
+use crate::stream::{Dataset, Records, Stream};
+
+/// Rows read at the same time for one chunk: each may fetch pages.
+const ROWS_AT_ONCE: usize = 8;
 
 /// What a chunk's text says.
 pub(super) struct TextChunk {
@@ -44,71 +49,138 @@ pub(super) fn each_record(
 ) -> Result<(), CheckError> {
     let (_, dataset) = shared.dataset(set)?;
     let chosen = shared.chosen(set)?;
+    let Some(manifest) = dataset.records.manifest() else { return Ok(()) };
     if let Some(range) = chosen.neighbours(chunk) {
-        for (number, record) in range.clone().zip(dataset.manifest.records(range)) {
+        for (number, record) in range.clone().zip(manifest.records(range)) {
             each(number, record)?;
         }
         return Ok(());
     }
-    for place in chosen.chunk(chunk) {
-        let number = chosen.record(place);
-        each(number, dataset.manifest.record(number))?;
+    for number in chosen.numbers(chunk) {
+        each(number, manifest.record(number))?;
     }
     Ok(())
 }
 
-/// Reads, parses, renders and tokenizes every record of a chunk.
-pub(super) fn text_chunk(shared: &Shared, set: usize, chunk: u64) -> Result<TextChunk, CheckError> {
-    let (stream, dataset) = shared.dataset(set)?;
-    let place = shared.place(set)?;
-    // Data sets are at most 16 * 256.
-    let of = set as u32;
-    let mut found = TextChunk {
-        tally: TextTally::default(),
-        records: shared.options.duplicates.then(Distinct::default),
-        keys: Distinct::default(),
-        bad: Vec::new(),
-    };
-    each_record(shared, set, chunk, |number, record| {
-        let mut bytes = 0;
-        if let Ok(record) = &record {
-            bytes = record.bytes.len() as u64;
-            if let Some(records) = &mut found.records {
-                records.add(XxHash3_128::oneshot(&record.bytes), of, number);
-            }
+impl TextChunk {
+    fn new(shared: &Shared) -> Self {
+        Self {
+            tally: TextTally::default(),
+            records: shared.options.duplicates.then(Distinct::default),
+            keys: Distinct::default(),
+            bad: Vec::new(),
         }
-        found.tally.records += 1;
-        found.tally.bytes += bytes;
-        let id = RecordId { dataset: place.dataset, record: number };
-        match interpret(stream, id, record) {
+    }
+
+    /// Counts one record.
+    fn met(
+        &mut self,
+        shared: &Shared,
+        set: usize,
+        number: u64,
+        bytes: u64,
+        read: Result<ReadSample, Attempt>,
+    ) -> Result<(), CheckError> {
+        let (stream, dataset) = shared.dataset(set)?;
+        // Data sets are at most 16 * 256.
+        let of = set as u32;
+        self.tally.records += 1;
+        self.tally.bytes += bytes;
+        match read {
             Ok(read) => {
-                usable(&mut found.tally, stream, &read);
+                usable(&mut self.tally, stream, &read);
                 // Without pictures everything about its length is known here.
                 if read.sources.is_empty() {
                     match fit(stream, &read, &[]) {
                         Ok(_) => {}
-                        Err(Attempt::Bad(fault)) => found.bad(shared, dataset, number, fault),
+                        Err(Attempt::Bad(fault)) => self.bad(shared, dataset, number, fault),
                         Err(Attempt::Failed(error)) => return Err(CheckError::of(&dataset.name, error)),
                     }
                 }
                 for source in &read.sources {
                     match source {
                         PictureSource::Object(uri) => {
-                            found.keys.add(key_hash(uri), of, number);
-                            found.tally.stored += 1;
-                            found.tally.on_s3 += u64::from(matches!(uri, ObjectUri::S3 { .. }));
+                            self.keys.add(key_hash(uri), of, number);
+                            self.tally.stored += 1;
+                            self.tally.on_s3 += u64::from(matches!(uri, ObjectUri::S3 { .. }));
                         }
-                        PictureSource::Inline(_) => found.tally.inline += 1,
+                        PictureSource::Inline(_) => self.tally.inline += 1,
                     }
                 }
             }
-            Err(Attempt::Bad(fault)) => found.bad(shared, dataset, number, fault),
+            Err(Attempt::Bad(fault)) => self.bad(shared, dataset, number, fault),
             Err(Attempt::Failed(error)) => return Err(CheckError::of(&dataset.name, error)),
         }
         shared.progress.records.fetch_add(1, Relaxed);
         shared.progress.bytes.fetch_add(bytes, Relaxed);
         Ok(())
+    }
+}
+
+/// What the text of a chunk's records says, wherever they stand.
+pub(super) async fn text_chunk(
+    shared: &Arc<Shared>,
+    set: usize,
+    chunk: u64,
+) -> Result<TextChunk, CheckError> {
+    let (_, dataset) = shared.dataset(set)?;
+    match &dataset.records {
+        Records::Manifest(_) => shared.on_thread(set, move |shared| lines(shared, set, chunk)).await,
+        Records::Table(table) => rows(shared, set, table, chunk).await,
+    }
+}
+
+/// Reads, parses, renders and tokenizes every line of a chunk.
+fn lines(shared: &Shared, set: usize, chunk: u64) -> Result<TextChunk, CheckError> {
+    let (stream, _) = shared.dataset(set)?;
+    let place = shared.place(set)?;
+    let mut found = TextChunk::new(shared);
+    each_record(shared, set, chunk, |number, record| {
+        let mut bytes = 0;
+        if let Ok(record) = &record {
+            bytes = record.bytes.len() as u64;
+            if let Some(records) = &mut found.records {
+                records.add(XxHash3_128::oneshot(&record.bytes), set as u32, number);
+            }
+        }
+        let id = RecordId { dataset: place.dataset, record: number };
+        found.met(shared, set, number, bytes, interpret(stream, id, record))
     })?;
+    Ok(found)
+}
+
+/// The same for rows of Parquet files, each with the pictures in it: columns are not read apart.
+async fn rows(shared: &Arc<Shared>, set: usize, table: &Table, chunk: u64) -> Result<TextChunk, CheckError> {
+    let (stream, dataset) = shared.dataset(set)?;
+    let place = shared.place(set)?;
+    let mut found = TextChunk::new(shared);
+    let numbers = shared.chosen(set)?.numbers(chunk);
+    let rows = numbers.into_iter().map(|number| async move {
+        let id = RecordId { dataset: place.dataset, record: number };
+        let read = Box::pin(shared.maker().row(stream, dataset, table, id, &shared.urgency)).await;
+        // Room for the pictures goes with them.
+        (number, read.map(|(read, _permit)| read))
+    });
+    let mut rows = futures_util::stream::iter(rows).buffered(ROWS_AT_ONCE);
+    while let Some((number, read)) = rows.next().await {
+        let mut bytes = 0;
+        if let Ok(read) = &read {
+            let inside = read.sources.iter().map(|source| match source {
+                PictureSource::Inline(bytes) => bytes.as_ref(),
+                PictureSource::Object(_) => &[],
+            });
+            let mut hasher = XxHash3_128::default();
+            read.prepared.ids().iter().for_each(|id| hasher.write(&id.to_le_bytes()));
+            for picture in inside {
+                bytes += picture.len() as u64;
+                hasher.write(picture);
+            }
+            if let Some(records) = &mut found.records {
+                records.add(hasher.finish_128(), set as u32, number);
+            }
+        }
+        found.met(shared, set, number, bytes, read)?;
+    }
     Ok(found)
 }
 

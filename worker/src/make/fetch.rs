@@ -22,8 +22,8 @@ use crate::stream::Stream;
 const AT_ONCE: usize = 16;
 
 /// Pauses between rounds of a fetch that fails for now; the store has retried on its own before that.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LAST_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(250);
+pub(super) const LAST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A running guess of how large the next picture is: twice a slowly falling maximum.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl SizeGuess {
 pub(crate) struct Fetched {
     /// One for each of the record's sources.
     pub(crate) pictures: Vec<Bytes>,
-    /// Held until the sample is finished; none when nothing was fetched.
+    /// Held until the sample is finished; none when nothing was fetched and nothing stood in a row.
     pub(crate) permit: Option<Permit>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn refused(read: &ReadSample, limit: u64, pictures: &[Picture]) -> Op
         return Some(Fault {
             class: BadClass::ImageTooManyBytes,
             line: read.line,
-            key: None,
+            key: read.row.clone(),
             detail: format!("the record's pictures have {bytes} bytes, the limit is {limit}"),
         });
     }
@@ -106,12 +106,20 @@ pub(crate) fn class_of(kind: PermanentKind) -> BadClass {
 }
 
 impl SampleMaker {
+    /// `inside` is held for pictures that stand in the record itself.
     pub(crate) async fn fetch(
         &self,
         stream: &Stream,
         read: &ReadSample,
+        inside: Option<Permit>,
         urgency: &Urgency,
     ) -> Result<Fetched, Attempt> {
+        let (mut inside, inside_bytes) = match inside {
+            // Given back before more is asked for, and asked for again with the rest: a row with both kinds of
+            // pictures is rare.
+            Some(permit) if read.has_objects() => (None, permit.bytes()),
+            inside => (inside, 0),
+        };
         let most = stream.limits.max_image_bytes.0;
         let limit = stream.limits.max_sample_bytes.0;
         let objects = read.sources.iter().filter(|source| matches!(source, PictureSource::Object(_))).count();
@@ -127,9 +135,10 @@ impl SampleMaker {
             .collect();
         loop {
             let mut permit = match objects {
-                0 => None,
+                0 => inside.take(),
                 _ => {
-                    let permit = self.fetch.acquire(rooms.iter().sum(), urgency).await;
+                    let asked = rooms.iter().sum::<u64>().saturating_add(inside_bytes);
+                    let permit = self.fetch.acquire(asked, urgency).await;
                     Some(permit.map_err(|error| MakeError::Internal(error.to_string()))?)
                 }
             };
@@ -161,8 +170,10 @@ impl SampleMaker {
                     fetched.push(bytes);
                 }
             }
-            if let Some(permit) = &mut permit {
-                permit.shrink_to(held);
+            if let Some(permit) = &mut permit
+                && objects > 0
+            {
+                permit.shrink_to(held + inside_bytes);
             }
             return Ok(Fetched { pictures: fetched, permit });
         }
@@ -244,7 +255,7 @@ impl SampleMaker {
 
 /// Whether the folder of a data set's images is not there: a mount that was lost, say. What is missing below it
 /// is then missing for now. S3 tells a missing bucket from a missing key by itself.
-async fn is_gone(base: &ObjectPrefix) -> bool {
+pub(super) async fn is_gone(base: &ObjectPrefix) -> bool {
     match base {
         ObjectPrefix::S3 { .. } => false,
         ObjectPrefix::File(folder) => {

@@ -18,6 +18,8 @@ pub(crate) mod fetch;
 mod fill;
 /// Takes a record, gives its text and what pictures it names.
 pub(crate) mod read;
+/// Takes the number of a row of a Parquet file, gives its text and pictures.
+pub(crate) mod row;
 /// Takes pictures and text, gives grids and tokens: every length of the sample.
 pub(crate) mod size;
 /// Where the time goes, stage by stage.
@@ -37,7 +39,7 @@ use crate::cpu_pool::{CpuPool, Lost};
 use crate::engine::sample::Sample;
 use crate::engine::{Maker, SampleKey};
 use crate::order::RecordId;
-use crate::stream::{Stream, Verdict};
+use crate::stream::{Records, Stream, Verdict};
 use crate::suspect::{Evidence, Sandbox, Suspects};
 
 use bad_log::BadLog;
@@ -53,9 +55,9 @@ pub use size::{SizedPicture, SizedSample};
 pub struct Fault {
     /// Its class.
     pub class: BadClass,
-    /// The 1-based physical line of the record.
+    /// The 1-based physical line of the record; of Parquet files the 1-based row, counted through all of them.
     pub line: u64,
-    /// The object, when one is at fault.
+    /// The object, when one is at fault; of Parquet files else the row and the file.
     pub key: Option<String>,
     /// What is wrong, in words.
     pub detail: String,
@@ -286,13 +288,21 @@ impl SampleMaker {
         id: RecordId,
         urgency: &Urgency,
     ) -> Result<(SizedSample, Option<Permit>), Attempt> {
+        let dataset =
+            stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;
         if let Some(evidence) = self.suspects.evidence(key.stream, id) {
-            let dataset = stream.datasets[id.dataset].name.clone();
-            return Err(MakeError::Lethal { dataset, evidence }.into());
+            return Err(MakeError::Lethal { dataset: dataset.name.clone(), evidence }.into());
         }
-        let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
-        let read = self.pool.run(urgency, move |_| stages.record.time(|| read::read(&of, id))).await??;
-        let fetched = self.fetch(stream, &read, urgency).await?;
+        let (read, inside) = match &dataset.records {
+            Records::Manifest(_) => {
+                let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
+                let read =
+                    self.pool.run(urgency, move |_| stages.record.time(|| read::read(&of, id))).await??;
+                (read, None)
+            }
+            Records::Table(table) => self.row(stream, dataset, table, id, urgency).await?,
+        };
+        let fetched = self.fetch(stream, &read, inside, urgency).await?;
         let read = self.headers_if_suspected(key, stream, read, &fetched.pictures, urgency).await?;
         let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
         let sized = self

@@ -4,11 +4,11 @@ use feedmill_protocol::bad::BadClass;
 use feedmill_source::{ObjectUri, Record, RecordReadError, resolve_reference};
 use feedmill_text::fault::FaultClass;
 use feedmill_text::processor::Prepared;
-use feedmill_text::record::{Conversation, ImageReference, parse_record};
+use feedmill_text::record::{Conversation, ImageReference, Row, parse_line, read_row};
 
 use super::{Attempt, Fault, MakeError};
 use crate::order::RecordId;
-use crate::stream::{CHANGED_REMEDY, Stream};
+use crate::stream::{CHANGED_REMEDY, Records, Stream};
 
 /// Where a picture's bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +22,10 @@ pub(crate) enum PictureSource {
 pub struct ReadSample {
     /// Which record.
     pub id: RecordId,
-    /// Its 1-based physical line.
+    /// Its 1-based physical line, or row of the data set.
     pub line: u64,
+    /// Where it stands in a Parquet file, in words.
+    pub row: Option<String>,
     /// What it says.
     pub conversation: Conversation,
     pub(crate) prepared: Prepared,
@@ -34,20 +36,43 @@ pub struct ReadSample {
 }
 
 impl ReadSample {
-    /// The key of a picture, or None for one inside the record.
+    /// The key of a picture, or None for one inside the record; the row for one inside a Parquet file.
     #[must_use]
     pub fn key(&self, source: usize) -> Option<String> {
         match self.sources.get(source) {
             Some(PictureSource::Object(uri)) => Some(uri.to_string()),
-            _ => None,
+            _ => self.row.clone(),
         }
+    }
+
+    /// Whether some picture lies outside of the record.
+    pub(super) fn has_objects(&self) -> bool {
+        self.sources.iter().any(|source| matches!(source, PictureSource::Object(_)))
     }
 }
 
+/// Where a record stands, for people.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) line: u64,
+    /// In a Parquet file: which row of which file.
+    pub(super) row: Option<String>,
+}
+
+impl Place {
+    pub(super) fn fault(&self, class: BadClass, detail: String) -> Fault {
+        Fault { class, line: self.line, key: self.row.clone(), detail }
+    }
+}
+
+/// A record of a manifest.
 pub(super) fn read(stream: &Stream, id: RecordId) -> Result<ReadSample, Attempt> {
     let dataset =
         stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;
-    interpret(stream, id, dataset.manifest.record(id.record))
+    let Records::Manifest(manifest) = &dataset.records else {
+        return Err(MakeError::Internal("the data set has rows, not lines".into()).into());
+    };
+    interpret(stream, id, manifest.record(id.record))
 }
 
 /// What a record says that was read already.
@@ -80,8 +105,23 @@ pub(crate) fn interpret(
     if dataset.exclude.contains(&line) {
         return Err(bad(BadClass::Excluded, "the line is in the data set's exclude list".into()));
     }
-    let conversation = parse_record(&record.bytes, &dataset.rules)
-        .map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
+    let row =
+        parse_line(&record.bytes).map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
+    read_record(stream, id, row, Place { line, row: None })
+}
+
+/// A record as columns, wherever it stood.
+pub(super) fn read_record(
+    stream: &Stream,
+    id: RecordId,
+    row: Row,
+    place: Place,
+) -> Result<ReadSample, Attempt> {
+    let dataset =
+        stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;
+    let bad = |class, detail| Attempt::Bad(place.fault(class, detail));
+    let conversation =
+        read_row(row, &dataset.rules).map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
     let prepared = stream
         .processor
         .text
@@ -103,7 +143,8 @@ pub(crate) fn interpret(
         });
         uses.push(index);
     }
-    Ok(ReadSample { id, line, conversation, prepared, sources, uses })
+    let Place { line, row } = place;
+    Ok(ReadSample { id, line, row, conversation, prepared, sources, uses })
 }
 
 /// The protocol's class for a fault of the text.

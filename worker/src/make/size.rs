@@ -159,8 +159,10 @@ pub(crate) fn fit(stream: &Stream, read: &ReadSample, headers: &[ImageHeader]) -
     let limit = processor.max_tokens;
     let length = read.prepared.expanded_len(&tokens);
     if length > limit {
-        let too_long =
-            |detail| Attempt::Bad(Fault { class: BadClass::TooLong, line: read.line, key: None, detail });
+        let too_long = |detail| {
+            let key = read.row.clone();
+            Attempt::Bad(Fault { class: BadClass::TooLong, line: read.line, key, detail })
+        };
         let shrinks = processor.too_long == TooLongPolicy::ShrinkImages && !sized.is_empty();
         if !shrinks {
             return Err(too_long(format!("the sample has {length} tokens, maxTokens is {limit}")));

@@ -115,6 +115,7 @@ fn described(stream: &Stream, sample: &SizedSample, hash: SampleHash) -> Value {
         "dataset": stream.datasets[read.id.dataset].name,
         "record_index": read.id.record,
         "line": read.line,
+        "row": read.row,
         "id": read.conversation.id,
         "hash": hex(&hash),
         "messages": messages,

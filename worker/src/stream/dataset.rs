@@ -1,4 +1,4 @@
-//! One data set: manifest, image base, shape, excluded lines.
+//! One data set: records, image base, shape, excluded lines.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use feedmill_protocol::pipeline::spec::{DatasetSpec, RecordFormat};
 use feedmill_source::{
     FetchError, Manifest, ManifestError, ManifestSettings, MissingLooksLike, ObjectPrefix, ObjectUri,
-    Progress, RecordReadError, Stores, UriError,
+    Progress, RecordReadError, Stores, Table, TableError, UriError,
 };
-use feedmill_text::record::{RecordRules, RecordShape, ShapeError, detect_shape};
+use feedmill_text::record::{RecordRules, RecordShape, ShapeError, detect_shape, detect_shape_of_rows};
+
+use super::cells::{DoubleName, row_of};
 
 /// So many of the first records decide what shape a data set has.
 const SHAPE_RECORDS: u64 = 64;
@@ -21,8 +23,10 @@ pub const CHANGED_REMEDY: &str =
 pub struct Dataset {
     /// Its name in metrics and messages.
     pub name: String,
+    /// Where it lies, as the pipeline says it.
+    pub uri: String,
     /// Its records.
-    pub manifest: Manifest,
+    pub records: Records,
     /// What relative image references are joined to.
     pub image_base: ObjectPrefix,
     /// How all its records are read.
@@ -31,12 +35,56 @@ pub struct Dataset {
     pub shape_detected: bool,
     /// How much of it an epoch holds.
     pub percent: u32,
-    /// 1-based physical lines to treat as bad.
+    /// 1-based physical lines, or rows, to treat as bad.
     pub exclude: HashSet<u64>,
     /// What a missing image looks like where its images lie.
     pub missing: MissingLooksLike,
     /// Whether the manifest was seen to have changed since it was opened.
     changed: AtomicBool,
+}
+
+/// Where the records of a data set stand.
+#[derive(Debug)]
+pub enum Records {
+    /// Lines of a file, or elements of an array.
+    Manifest(Box<Manifest>),
+    /// Rows of Parquet files.
+    Table(Box<Table>),
+}
+
+impl Records {
+    /// How many records there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Records::Manifest(manifest) => manifest.len(),
+            Records::Table(table) => table.len(),
+        }
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The manifest; None for rows of Parquet files.
+    #[must_use]
+    pub fn manifest(&self) -> Option<&Manifest> {
+        match self {
+            Records::Manifest(manifest) => Some(manifest),
+            Records::Table(_) => None,
+        }
+    }
+
+    /// Digest of what decides the records, and what it is a digest of: the name of the plan's fact.
+    #[must_use]
+    pub fn digest(&self) -> (&'static str, [u8; 32]) {
+        match self {
+            Records::Manifest(manifest) => ("manifest", manifest.digest()),
+            Records::Table(table) => ("table", table.digest()),
+        }
+    }
 }
 
 /// Why a data set cannot be read.
@@ -54,10 +102,16 @@ pub enum DatasetError {
     /// The manifest.
     #[error("the manifest cannot be opened")]
     Manifest(#[from] ManifestError),
-    /// A manifest without records.
-    #[error("the manifest {uri} has no records")]
+    /// The Parquet files.
+    #[error("its Parquet files cannot be opened")]
+    Table(#[from] TableError),
+    /// Columns that cannot be told apart.
+    #[error("its columns cannot be read")]
+    Columns(#[from] DoubleName),
+    /// No records at all.
+    #[error("{uri} has no records")]
     Empty {
-        /// The manifest.
+        /// The manifest, or the files.
         uri: String,
     },
     /// Its first records.
@@ -88,30 +142,40 @@ impl Dataset {
             let uri = uri.to_owned();
             move |source| DatasetError::Uri { uri, source }
         };
-        let uri = ObjectUri::parse(&spec.uri).map_err(wrong(&spec.uri))?;
-        let image_base = match &spec.image_base_uri {
-            Some(base) => ObjectPrefix::parse(base).map_err(wrong(base))?,
-            None => uri.parent(),
+        // What stands before the last `/`, for files, folders and patterns.
+        let folder = spec.uri.rfind('/').map_or("", |slash| &spec.uri[..=slash]);
+        let base = spec.image_base_uri.as_deref().unwrap_or(folder);
+        let image_base = ObjectPrefix::parse(base).map_err(wrong(base))?;
+        let named = match spec.record_format {
+            RecordFormat::Conversations => Some(RecordShape::Conversations),
+            RecordFormat::Messages => Some(RecordShape::Messages),
+            RecordFormat::Auto => None,
         };
-        let manifest = Manifest::open(stores, &uri, settings, progress).await?;
-        if manifest.is_empty() {
-            return Err(DatasetError::Empty { uri: spec.uri.clone() });
-        }
+        let (records, rules) = if spec.is_parquet() {
+            open_table(spec, stores, settings, named, progress).await?
+        } else {
+            let uri = ObjectUri::parse(&spec.uri).map_err(wrong(&spec.uri))?;
+            let manifest = Manifest::open(stores, &uri, settings, progress).await?;
+            if manifest.is_empty() {
+                return Err(DatasetError::Empty { uri: spec.uri.clone() });
+            }
+            let shape = match named {
+                Some(shape) => shape,
+                None => first_shape(&manifest)?,
+            };
+            (Records::Manifest(Box::new(manifest)), RecordRules::from(shape))
+        };
         let missing = stores
             .probe(&image_base)
             .await
             .map_err(|source| DatasetError::Images { base: image_base.to_string(), source })?;
-        let (shape, shape_detected) = match spec.record_format {
-            RecordFormat::Conversations => (RecordShape::Conversations, false),
-            RecordFormat::Messages => (RecordShape::Messages, false),
-            RecordFormat::Auto => (first_shape(&manifest)?, true),
-        };
         Ok(Self {
             name: spec.name.clone(),
-            manifest,
+            uri: spec.uri.clone(),
+            records,
             image_base,
-            rules: shape.into(),
-            shape_detected,
+            rules,
+            shape_detected: named.is_none(),
             percent: spec.percent,
             exclude: spec.exclude.iter().copied().collect(),
             missing,
@@ -129,6 +193,33 @@ impl Dataset {
     pub fn has_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
     }
+}
+
+/// Reads footers alone: the shape is told from the columns, so that a start costs no data.
+async fn open_table(
+    spec: &DatasetSpec,
+    stores: &Stores,
+    settings: &ManifestSettings,
+    named: Option<RecordShape>,
+    progress: impl Fn(Progress) + Send + 'static,
+) -> Result<(Records, RecordRules), DatasetError> {
+    let shape = match named {
+        Some(shape) => shape,
+        None => {
+            let example = row_of(Table::example(stores, &spec.uri).await?)?;
+            detect_shape_of_rows(std::iter::once(&example))?
+        }
+    };
+    let rules = RecordRules::from(shape);
+    let wanted = |column: &str| rules.reads_column(column);
+    let told = |done: feedmill_source::TableProgress| {
+        progress(Progress { records: done.rows, ..Progress::default() });
+    };
+    let table = Table::open(stores, &spec.uri, wanted, settings, told).await?;
+    if table.is_empty() {
+        return Err(DatasetError::Empty { uri: spec.uri.clone() });
+    }
+    Ok((Records::Table(Box::new(table)), rules))
 }
 
 /// Reads some records on this thread; a worker that starts has nothing else to do.

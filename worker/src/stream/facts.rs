@@ -25,8 +25,9 @@ pub(super) fn plan(
     for (index, dataset) in datasets.iter().enumerate() {
         // Zero-padded, so that sorting by path keeps the data sets in order.
         let fact = |name: &str| format!("dataset.{index:03}.{name}");
-        plan.set(fact("manifest"), hex(&dataset.manifest.digest()));
-        plan.set(fact("records"), dataset.manifest.len());
+        let (of, digest) = dataset.records.digest();
+        plan.set(fact(of), hex(&digest));
+        plan.set(fact("records"), dataset.records.len());
         plan.set(fact("percent"), dataset.percent);
         plan.set(fact("shape"), written(&dataset.rules.shape));
         let mut exclude: Vec<u64> = dataset.exclude.iter().copied().collect();

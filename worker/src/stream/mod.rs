@@ -3,7 +3,9 @@
 //! Everything that decides bytes is read here, before the first sample is made; what is read is hashed
 //! into the plan.
 
-/// One data set: manifest, image base, shape, excluded lines.
+/// A row of a table → a record.
+mod cells;
+/// One data set: records, image base, shape, excluded lines.
 mod dataset;
 /// The facts of a stream's plan.
 mod facts;
@@ -20,7 +22,8 @@ use feedmill_source::{ManifestSettings, Progress, Stores};
 
 use crate::order::{Order, OrderError, RecordId, Share};
 
-pub use dataset::{CHANGED_REMEDY, Dataset, DatasetError};
+pub use cells::{DoubleName, row_of, text_and_blobs};
+pub use dataset::{CHANGED_REMEDY, Dataset, DatasetError, Records};
 pub use processor::{Processor, ProcessorError};
 
 /// So many candidates are tried after the assigned record (preprocessing rules §8).
@@ -172,7 +175,7 @@ fn assemble(
     let order_error = |source| StreamError::Order { stream: stream.name.clone(), source };
     let shares = datasets
         .iter()
-        .map(|dataset| Share::new(dataset.manifest.len(), dataset.percent))
+        .map(|dataset| Share::new(dataset.records.len(), dataset.percent))
         .collect::<Option<Vec<_>>>()
         .ok_or(order_error(OrderError::TooLarge))?;
     let order = Order::new(stream.seed, stream.shuffle, shares).map_err(order_error)?;
