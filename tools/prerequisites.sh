@@ -15,9 +15,9 @@ if [ "$(printf '%s\n%s\n' "$required" "${installed%%-*}" | sort -V | head -n1)" 
     exit 1
 fi
 
-# tool:package; libjpeg-turbo is built from source and needs cmake and nasm.
+# tool:package; libjpeg-turbo is built from source and needs cmake and nasm; python3 is for the tests of `feedmill verify`.
 missing=()
-for pair in cc:gcc c++:g++ make:make cmake:cmake nasm:nasm; do
+for pair in cc:gcc c++:g++ make:make cmake:cmake nasm:nasm python3:python3; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
 done
 # The page is tested in a real browser.

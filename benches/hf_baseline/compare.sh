@@ -1,30 +1,36 @@
 #!/usr/bin/env bash
 # Feedmill's chain and torch's DataLoader in turns on the same photographs; ends with one line of JSON.
-# usage: compare.sh PYTHON PHOTOS CHAIN [TURNS] [s3|folder]
+# usage: compare.sh PYTHON PHOTOS CHAIN [TURNS] [versitygw|embedded|folder]
 #   PYTHON  the environment's python, PHOTOS a folder that make_photos.py made, CHAIN the built program `chain`;
-#   the DataLoader reads from the same S3 server as the chain (s3, the default) or from the folder itself.
+#   the DataLoader reads from the same kind of S3 server as the chain (versitygw, the default, or the embedded one), or
+#   from the folder itself, then the chain from versitygw.
 set -euo pipefail
 python=$1
 photos=$(cd "$2" && pwd)
 chain=$3
 turns=${4:-3}
-source=${5:-s3}
+source=${5:-versitygw}
 here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
 trap 'exec 3>&-; rm -rf "$scratch"' EXIT
 from=()
-if [ "$source" = s3 ]; then
+server=$source
+[ "$source" = folder ] && server=versitygw
+if [ "$source" != folder ]; then
     # The chain's own S3 server, which ends when its standard input is closed.
     mkdir "$scratch/buckets" && ln -s "$photos" "$scratch/buckets/photos"
     mkfifo "$scratch/stdin" "$scratch/stdout"
-    FEEDMILL_BENCH_ROLE=s3 FEEDMILL_BENCH_ARGUMENT="$scratch/buckets" "$chain" <"$scratch/stdin" >"$scratch/stdout" &
+    role=(FEEDMILL_BENCH_ROLE=versitygw FEEDMILL_BENCH_ARGUMENT="$photos")
+    [ "$source" = embedded ] && role=(FEEDMILL_BENCH_ROLE=s3 FEEDMILL_BENCH_ARGUMENT="$scratch/buckets")
+    env "${role[@]}" "$chain" <"$scratch/stdin" >"$scratch/stdout" &
     exec 3>"$scratch/stdin"
-    read -r endpoint <"$scratch/stdout"
+    exec 4<"$scratch/stdout"
+    read -r endpoint <&4
     from=(--endpoint "$endpoint" --bucket photos)
     export AWS_ACCESS_KEY_ID=bench AWS_SECRET_ACCESS_KEY=bench-secret
 fi
 for ((turn = 0; turn < turns; turn++)); do
-    "$chain" --photos "$photos" --rounds 3 | tail -n 1 | tee -a "$scratch/lines"
+    "$chain" --photos "$photos" --s3 "$server" --rounds 3 | tail -n 1 | tee -a "$scratch/lines"
     "$python" "$here/baseline.py" "$photos" "${from[@]}" --rounds 1 | tail -n 1 | tee -a "$scratch/lines"
 done
 "$python" - "$scratch/lines" "$source" <<'PYTHON'

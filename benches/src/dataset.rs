@@ -163,7 +163,9 @@ impl Dataset {
         self.root.path().join("buckets")
     }
 
-    fn bucket(&self) -> PathBuf {
+    /// The folder that is the bucket.
+    #[must_use]
+    pub fn bucket(&self) -> PathBuf {
         self.buckets().join(BUCKET)
     }
 

@@ -74,12 +74,7 @@ impl Process {
     /// # Errors
     /// It has ended.
     pub fn cpu_seconds(&self) -> anyhow::Result<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
-        // Fields 14 and 15 of proc_pid_stat(5), counted from the one after the name.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let field = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok());
-        let (user, system) = field(11).zip(field(12)).context("a process status of another form")?;
-        Ok((user + system) / rustix::param::clock_ticks_per_second() as f64)
+        cpu_seconds(self.id())
     }
 
     /// Seconds of CPU time of its living threads, by their name without its number.
@@ -107,6 +102,19 @@ impl Drop for Process {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// Seconds of CPU time of all threads of a process, ended ones too, user and kernel; in steps of 10 ms.
+///
+/// # Errors
+/// It has ended.
+pub fn cpu_seconds(process: u32) -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // Fields 14 and 15 of proc_pid_stat(5), counted from the one after the name.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let field = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok());
+    let (user, system) = field(11).zip(field(12)).context("a process status of another form")?;
+    Ok((user + system) / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// Bytes of private and of shared memory that a process holds.

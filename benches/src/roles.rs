@@ -14,10 +14,11 @@ use feedmill_client::{Endpoint, Fleet, FleetSettings, Puller, PullerSettings};
 use feedmill_embedded_s3::{EmbeddedS3, Keys};
 use feedmill_protocol::bad::RowStatus;
 use feedmill_protocol::ranks::RankLayout;
+use feedmill_testkit::{VersityGw, client_with, put_folder};
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 
-use crate::dataset::Dataset;
+use crate::dataset::{BUCKET, Dataset};
 use crate::figures::now;
 use crate::http2;
 use crate::process::Process;
@@ -36,6 +37,7 @@ pub fn play() -> anyhow::Result<bool> {
     let argument = std::env::var(ARGUMENT).unwrap_or_default();
     match role.as_str() {
         "s3" => s3(Path::new(&argument))?,
+        "versitygw" => versitygw(Path::new(&argument))?,
         "consumer" => consumer()?,
         "raw" => raw(argument.parse()?)?,
         other => bail!("no role {other}"),
@@ -59,6 +61,16 @@ pub fn start_s3(dataset: &Dataset) -> anyhow::Result<(Process, String)> {
     let mut process = start("s3", &dataset.buckets().to_string_lossy())?;
     let endpoint = process.line()?;
     Ok((process, endpoint))
+}
+
+/// The same from versitygw, which is built first if need be; the number is that of the server's process.
+///
+/// # Errors
+/// It does not start.
+pub fn start_versitygw(dataset: &Dataset) -> anyhow::Result<(Process, String, u32)> {
+    let mut process = start("versitygw", &dataset.bucket().to_string_lossy())?;
+    let (endpoint, server) = (process.line()?, process.line()?.parse()?);
+    Ok((process, endpoint, server))
 }
 
 /// A consumer: see [`pull`], [`fetch`] and [`fetch_raw`].
@@ -145,6 +157,20 @@ fn s3(folder: &Path) -> anyhow::Result<()> {
     drop(server);
     runtime.shutdown_background();
     Ok(())
+}
+
+/// Puts the objects of a folder into the bucket `photos` of a server of its own.
+fn versitygw(folder: &Path) -> anyhow::Result<()> {
+    let root = tempfile::tempdir()?;
+    let keys = ("bench", "bench-secret");
+    let server = VersityGw::start_with(root.path(), keys);
+    let client = client_with(&server.endpoint(), keys);
+    runtime()?.block_on(async {
+        server.create_bucket(BUCKET).await;
+        put_folder(&client, BUCKET, folder, "").await;
+    });
+    println!("{}\n{}", server.endpoint(), server.process_id());
+    until_closed()
 }
 
 fn raw(bytes: usize) -> anyhow::Result<()> {

@@ -36,6 +36,10 @@ pub enum Command {
     /// Every record of every data set goes through what makes samples. Ends with 0; with 1 when more records are bad than --max-bad
     /// allows; with 2 when there is no report: a pipeline or data that cannot be read, too many requests.
     Check(CheckArguments),
+    /// Holds samples against the Hugging Face processor that is installed here
+    ///
+    /// Ends with 1 when a record differs, and says where first; with 2 when nothing could be compared.
+    Verify(VerifyArguments),
     /// A worker process
     #[command(hide = true)]
     Worker(feedmill_worker::WorkerArgs),
@@ -196,6 +200,35 @@ pub struct CheckArguments {
     /// Writes the report as a page; it shows the text of some bad records
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Where the data is.
+    #[command(flatten)]
+    pub storage: StorageArguments,
+}
+
+/// `feedmill verify`.
+#[derive(Clone, Debug, Args)]
+pub struct VerifyArguments {
+    /// The pipeline, YAML
+    #[arg(value_name = "FILE")]
+    pub pipeline: PathBuf,
+    /// The checkpoint's folder, as `AutoTokenizer.from_pretrained` takes it
+    #[arg(long, value_name = "DIR")]
+    pub processor: PathBuf,
+    /// The stream to read
+    #[arg(long, value_name = "NAME", default_value = "train")]
+    pub stream: String,
+    /// How many positions to compare
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
+    pub records: u64,
+    /// The first position
+    #[arg(long, value_name = "POSITION", default_value_t = 0)]
+    pub position: u64,
+    /// A Python with transformers, torch, torchvision and Pillow
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    pub python: PathBuf,
+    /// Says everything as one line of JSON
+    #[arg(long)]
+    pub json: bool,
     /// Where the data is.
     #[command(flatten)]
     pub storage: StorageArguments,

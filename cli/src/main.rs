@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!  args ─► local ─► worker processes, ranks, view, summary
-//!     ├──► get  ──┐
-//!     ├──► show ──┴► target: a worker over http, or a pipeline in this process ─► table
+//!     ├──► get    ──┐
+//!     ├──► show   ──┤
+//!     ├──► verify ──┴► target: a worker over http, or a pipeline in this process ─► table
 //!     ├──► check: every record of a pipeline's data sets ─► report
 //!     └──► worker (what `local` starts)
 //! ```
@@ -19,6 +20,9 @@ mod get;
 mod local;
 /// One sample, shown.
 mod show;
+
+/// Samples, held against Hugging Face's processor.
+mod verify;
 
 /// The one place where a clock is read.
 mod clock;
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         Command::Get(arguments) => on_runtime(succeeding(get::run(&arguments))),
         Command::Check(arguments) => on_runtime(check::run(&arguments)),
         Command::Show(arguments) => on_runtime(succeeding(show::run(&arguments))),
+        Command::Verify(arguments) => on_runtime(verify::run(&arguments)),
         // It has a runtime and logs of its own.
         Command::Worker(arguments) => feedmill_worker::main(&arguments),
     }

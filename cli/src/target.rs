@@ -31,6 +31,13 @@ pub struct Local {
     _cache: Scratch,
 }
 
+impl Local {
+    /// The worker that makes its batches.
+    pub fn worker(&self) -> &InProcess {
+        &self.worker
+    }
+}
+
 impl Target {
     /// Opens what `text` names; a pipeline must have the stream.
     ///

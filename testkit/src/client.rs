@@ -9,7 +9,13 @@ use crate::TestKeys;
 /// A client with the tests' keys, path style.
 #[must_use]
 pub fn client(endpoint: &str) -> Client {
-    let keys = Credentials::new(TestKeys::ACCESS_KEY_ID, TestKeys::SECRET_ACCESS_KEY, None, None, "testkit");
+    client_with(endpoint, (TestKeys::ACCESS_KEY_ID, TestKeys::SECRET_ACCESS_KEY))
+}
+
+/// The same with other keys: id and secret.
+#[must_use]
+pub fn client_with(endpoint: &str, (id, secret): (&str, &str)) -> Client {
+    let keys = Credentials::new(id, secret, None, None, "testkit");
     let config = aws_sdk_s3::Config::builder()
         .behavior_version(BehaviorVersion::v2026_01_12())
         .region(Region::new("us-east-1"))

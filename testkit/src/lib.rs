@@ -15,7 +15,7 @@ mod client;
 mod proxy;
 mod versity;
 
-pub use client::{client, put_folder};
+pub use client::{client, client_with, put_folder};
 pub use feedmill_embedded_s3::{EmbeddedS3, EmbeddedS3Error, Keys};
 pub use proxy::{Fault, FaultProxy, Rule, SeenRequest};
 pub use versity::{VIRTUAL_DOMAIN, VersityGw};

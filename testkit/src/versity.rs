@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::TestKeys;
+use crate::{TestKeys, client_with};
 
 /// Buckets are reached as `BUCKET.s3.test` too.
 pub const VIRTUAL_DOMAIN: &str = "s3.test";
@@ -25,7 +25,7 @@ pub struct VersityGw {
     shell: Child,
     server: u32,
     address: SocketAddr,
-    folder: PathBuf,
+    keys: (String, String),
     /// Metadata, users, log.
     _beside: TempDir,
 }
@@ -59,6 +59,8 @@ impl VersityGw {
             .args([metadata.as_path(), folder])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // The shell would say that the server was ended.
+            .stderr(Stdio::null())
             .spawn()
             .expect("sh");
         let mut line = String::new();
@@ -76,12 +78,14 @@ impl VersityGw {
             assert!(!gone, "versitygw ended: {}", fs::read_to_string(&log).unwrap_or_default());
             std::thread::yield_now();
         };
-        Self { shell, server, address, folder: folder.to_owned(), _beside: beside }
+        Self { shell, server, address, keys: (keys.0.into(), keys.1.into()), _beside: beside }
     }
 
-    /// Makes an empty bucket of the keys that the server was started with, if it is not there.
-    pub fn create_bucket(&self, name: &str) {
-        fs::create_dir_all(self.folder.join(name)).expect("a bucket's folder");
+    /// Makes an empty bucket.
+    pub async fn create_bucket(&self, name: &str) {
+        let (id, secret) = &self.keys;
+        let client = client_with(&self.endpoint(), (id, secret));
+        client.create_bucket().bucket(name).send().await.expect("a new bucket");
     }
 
     /// Makes a user who may do nothing until a bucket's policy says otherwise.

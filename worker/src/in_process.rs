@@ -13,7 +13,8 @@ use serde_json::Value;
 use crate::app::{Loaded, Machinery};
 use crate::make::patch_bytes;
 use crate::serve::answer::not_found;
-use crate::serve::{frame, look, person, range_samples};
+pub use crate::serve::original::Original;
+use crate::serve::{frame, look, original, person, range_samples};
 use crate::settings::{Settings, cpu_quota};
 use crate::suspect::Sandbox;
 
@@ -99,6 +100,21 @@ impl InProcess {
     /// What a worker would answer.
     pub async fn picture(&self, stream: &str, position: u64, number: usize) -> Result<Vec<u8>, Problem> {
         look::png(&self.loaded, stream, position, number).await
+    }
+
+    /// The facts of a stream's plan by name.
+    #[must_use]
+    pub fn facts(&self, stream: &str) -> Option<Value> {
+        let (_, stream) = self.loaded.stream(stream)?;
+        serde_json::to_value(&stream.plan).ok()
+    }
+
+    /// The record at a position as a chat template reads it, and its pictures' files; None where no record stands.
+    ///
+    /// # Errors
+    /// What a worker would answer.
+    pub async fn original(&self, stream: &str, position: u64) -> Result<Option<Original>, Problem> {
+        original::original(&self.loaded, stream, position).await
     }
 
     /// One sample as a person sees it.

@@ -41,7 +41,7 @@ impl Backend {
     pub async fn versity() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let server = VersityGw::start(folder.path());
-        client(&server.endpoint()).create_bucket().bucket(BUCKET).send().await.unwrap();
+        server.create_bucket(BUCKET).await;
         let proxy = FaultProxy::start(server.address()).await;
         let s3 = path_style(&proxy);
         Self { server: Server::Versity(server), proxy: Some(proxy), s3, folder }

@@ -76,7 +76,13 @@ impl SizedSample {
         self.decode_bytes(MOST_HIDDEN_BYTES).saturating_add(held).saturating_add(CHILD_SLACK_BYTES)
     }
 
-    /// Files of its pictures, by source.
+    /// The files of its pictures, each different one once.
+    #[must_use]
+    pub fn files(&self) -> &[Bytes] {
+        &self.pictures
+    }
+
+    /// Bytes of the file of a picture, by source.
     #[must_use]
     pub fn picture_bytes(&self, source: usize) -> usize {
         self.pictures.get(source).map_or(0, Bytes::len)

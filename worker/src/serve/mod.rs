@@ -12,6 +12,8 @@ mod connection;
 pub(crate) mod frame;
 /// What people look at: one sample, its pictures, searches.
 pub(crate) mod look;
+/// What stands at a position before anything was made of it.
+pub(crate) mod original;
 /// Leased samples become the processor's own padded tensors, expanded on the fly.
 pub(crate) mod padded;
 /// The page at `/`.
