@@ -1,5 +1,6 @@
 //! Takes a chunk of records, gives what their text says: everything that is known without a picture.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use feedmill_source::{ObjectUri, Record, RecordReadError};
@@ -33,6 +34,12 @@ impl TextChunk {
 /// The hash by which a stored picture is known.
 pub(super) fn key_hash(uri: &ObjectUri) -> u128 {
     XxHash3_128::oneshot(uri.to_string().as_bytes())
+}
+
+/// The hash by which a picture within a larger object is known.
+pub(super) fn stretch_hash(uri: &ObjectUri, range: &Range<u64>) -> u128 {
+    // No key has a NUL.
+    XxHash3_128::oneshot(format!("{uri}\0{}-{}", range.start, range.end).as_bytes())
 }
 
 /// Calls `each` with the number and the bytes of every record of a chunk. Blocks on the disk.
@@ -95,6 +102,11 @@ pub(super) fn text_chunk(shared: &Shared, set: usize, chunk: u64) -> Result<Text
                     match source {
                         PictureSource::Object(uri) => {
                             found.keys.add(key_hash(uri), of, number);
+                            found.tally.stored += 1;
+                            found.tally.on_s3 += u64::from(matches!(uri, ObjectUri::S3 { .. }));
+                        }
+                        PictureSource::Stretch(uri, range) => {
+                            found.keys.add(stretch_hash(uri, range), of, number);
                             found.tally.stored += 1;
                             found.tally.on_s3 += u64::from(matches!(uri, ObjectUri::S3 { .. }));
                         }

@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use feedmill_protocol::pipeline::spec::{DatasetSpec, RecordFormat};
+use feedmill_protocol::pipeline::spec::{ColumnPart, DatasetSpec, ImagePrefix, RecordFormat};
 use feedmill_source::{
-    FetchError, Manifest, ManifestError, ManifestSettings, MissingLooksLike, ObjectPrefix, ObjectUri,
-    Progress, RecordReadError, Stores, UriError,
+    FetchError, ImageRoots, Manifest, ManifestError, ManifestSettings, MissingLooksLike, ObjectPrefix,
+    ObjectUri, Progress, RecordReadError, ReferenceError, Stores, UriError,
 };
-use feedmill_text::record::{RecordRules, RecordShape, ShapeError, detect_shape};
+use feedmill_text::record::{
+    Column, Columns, RecordRules, RecordShape, RowTemplate, RowTemplateError, ShapeError, detect_shape,
+};
 
 /// So many of the first records decide what shape a data set has.
 const SHAPE_RECORDS: u64 = 64;
@@ -23,10 +25,12 @@ pub struct Dataset {
     pub name: String,
     /// Its records.
     pub manifest: Manifest,
-    /// What relative image references are joined to.
-    pub image_base: ObjectPrefix,
+    /// Where its images lie.
+    pub images: ImageRoots,
     /// How all its records are read.
     pub rules: RecordRules,
+    /// What was asked for, for the plan.
+    pub(super) spec: DatasetSpec,
     /// Whether the shape was detected rather than named.
     pub shape_detected: bool,
     /// How much of it an epoch holds.
@@ -63,6 +67,18 @@ pub enum DatasetError {
     /// Its first records.
     #[error("the manifest's first records cannot be read")]
     Records(#[from] RecordReadError),
+    /// A folder that a prefix of references leads to.
+    #[error("imagePrefixes cannot lead to {to}")]
+    Prefix {
+        /// What was given.
+        to: String,
+        /// What is wrong with it.
+        #[source]
+        source: ReferenceError,
+    },
+    /// Its template.
+    #[error("template")]
+    Template(#[from] RowTemplateError),
     /// No shape.
     #[error("the shape of its records cannot be told")]
     Shape(#[from] ShapeError),
@@ -93,28 +109,58 @@ impl Dataset {
             Some(base) => ObjectPrefix::parse(base).map_err(wrong(base))?,
             None => uri.parent(),
         };
+        let mut prefixes = Vec::with_capacity(spec.image_prefixes.len());
+        for ImagePrefix { from, to } in &spec.image_prefixes {
+            let place = if to.contains("://") {
+                ObjectPrefix::parse(to).map_err(wrong(to))?
+            } else {
+                let folder = image_base.folder(to);
+                folder.map_err(|source| DatasetError::Prefix { to: to.clone(), source })?
+            };
+            prefixes.push((from.clone(), place));
+        }
+        let roots = spec.image_roots.iter().map(|root| ObjectPrefix::parse(root).map_err(wrong(root)));
+        let images = ImageRoots::new(image_base, prefixes, roots.collect::<Result<_, _>>()?);
+        let template = spec.template.as_deref().map(RowTemplate::compile).transpose()?;
         let manifest = Manifest::open(stores, &uri, settings, progress).await?;
         if manifest.is_empty() {
             return Err(DatasetError::Empty { uri: spec.uri.clone() });
         }
-        let missing = stores
-            .probe(&image_base)
-            .await
-            .map_err(|source| DatasetError::Images { base: image_base.to_string(), source })?;
-        let (shape, shape_detected) = match spec.record_format {
-            RecordFormat::Conversations => (RecordShape::Conversations, false),
-            RecordFormat::Messages => (RecordShape::Messages, false),
-            RecordFormat::Auto => (first_shape(&manifest)?, true),
+        let mut missing = None;
+        let mut known: Vec<&ObjectPrefix> = Vec::new();
+        for place in images.places() {
+            if known.contains(&place) {
+                continue;
+            }
+            let looks_like = stores
+                .probe(place)
+                .await
+                .map_err(|source| DatasetError::Images { base: place.to_string(), source })?;
+            missing.get_or_insert(looks_like);
+            known.push(place);
+        }
+        let columns: Columns =
+            spec.columns.iter().map(|(part, name)| (column(*part), name.clone())).collect();
+        let (shape, shape_detected) = match (spec.record_format, &template) {
+            (RecordFormat::Auto, None) => (first_shape(&manifest, &columns)?, true),
+            // What a template writes.
+            (RecordFormat::Auto, Some(_)) => (RecordShape::Messages, false),
+            (RecordFormat::Conversations, _) => (RecordShape::Conversations, false),
+            (RecordFormat::Messages, _) => (RecordShape::Messages, false),
+            (RecordFormat::Texts, _) => (RecordShape::Texts, false),
+            (RecordFormat::QuestionAnswer, _) => (RecordShape::QuestionAnswer, false),
+            (RecordFormat::PromptResponse, _) => (RecordShape::PromptResponse, false),
         };
         Ok(Self {
             name: spec.name.clone(),
             manifest,
-            image_base,
-            rules: shape.into(),
+            images,
+            rules: RecordRules { shape, columns, template },
             shape_detected,
             percent: spec.percent,
             exclude: spec.exclude.iter().copied().collect(),
-            missing,
+            missing: missing.unwrap_or(MissingLooksLike::NotFound),
+            spec: spec.clone(),
             changed: AtomicBool::new(false),
         })
     }
@@ -131,8 +177,26 @@ impl Dataset {
     }
 }
 
+fn column(part: ColumnPart) -> Column {
+    match part {
+        ColumnPart::Id => Column::Id,
+        ColumnPart::Image => Column::Image,
+        ColumnPart::Conversations => Column::Conversations,
+        ColumnPart::Messages => Column::Messages,
+        ColumnPart::Texts => Column::Texts,
+        ColumnPart::Question => Column::Question,
+        ColumnPart::Answer => Column::Answer,
+        ColumnPart::Prompt => Column::Prompt,
+        ColumnPart::Input => Column::Input,
+        ColumnPart::Response => Column::Response,
+        ColumnPart::History => Column::History,
+        ColumnPart::System => Column::System,
+        ColumnPart::Tools => Column::Tools,
+    }
+}
+
 /// Reads some records on this thread; a worker that starts has nothing else to do.
-fn first_shape(manifest: &Manifest) -> Result<RecordShape, DatasetError> {
+fn first_shape(manifest: &Manifest, columns: &Columns) -> Result<RecordShape, DatasetError> {
     let mut records = Vec::new();
     for index in 0..manifest.len().min(SHAPE_RECORDS) {
         match manifest.record(index) {
@@ -141,5 +205,5 @@ fn first_shape(manifest: &Manifest) -> Result<RecordShape, DatasetError> {
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(detect_shape(records.iter().map(Vec::as_slice))?)
+    Ok(detect_shape(records.iter().map(Vec::as_slice), columns)?)
 }
