@@ -6,7 +6,6 @@
 //! known of each. A record never waits for more of the budget while it holds a part: records that did could
 //! hold all of it against each other.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
