@@ -60,8 +60,7 @@ pub fn records() -> Vec<Vec<u8>> {
 #[must_use]
 pub fn conversations() -> Vec<Vec<u8>> {
     let read = |line: &[u8]| {
-        let shapes = [RecordShape::Conversations, RecordShape::Messages];
-        shapes.into_iter().any(|shape| parse_record(line, &RecordRules::from(shape)).is_ok())
+        RecordShape::ALL.into_iter().any(|shape| parse_record(line, &RecordRules::from(shape)).is_ok())
     };
     records().into_iter().filter(|line| read(line)).collect()
 }

@@ -52,16 +52,16 @@ bad_classes! {
     /// Video, audio or an unknown content part.
     UnsupportedModality = 6, "unsupported_modality", "remove the video, audio or unknown part";
     /// A field that would change bytes and is not supported.
-    UnsupportedField = 7, "unsupported_field", "remove the field";
+    UnsupportedField = 7, "unsupported_field", "remove the field, or mend its value";
     /// An image reference that leaves the allowed prefix or has a scheme that is not allowed.
-    BadReference = 8, "bad_reference", "use a path below imageBaseUri";
+    BadReference = 8, "bad_reference", "use a path below imageBaseUri, or allow its place by imageRoots or imagePrefixes";
     /// No token would be supervised.
     NothingSupervised = 9, "nothing_supervised", "give the record an assistant turn that is trained on";
     /// The sample does not fit maxTokens under the policy.
     TooLong = 10, "too_long", "raise processor.maxTokens, lower processor.maxPixels, or shorten the record";
     /// Listed in the data set's `exclude`.
     Excluded = 11, "excluded", "the line is excluded by the pipeline; remove it from exclude to use it";
-    /// The chat template refused the record.
+    /// The chat template refused the record, or the data set's template failed.
     TemplateError = 12, "template_error", "see the template's message for what it does not accept";
     /// The text cannot be turned into tokens.
     TokenizerError = 13, "tokenizer_error", "see the message for the text that cannot be tokenized";

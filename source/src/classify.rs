@@ -70,8 +70,8 @@ fn answer(status: u16, code: Option<&str>, message: &str) -> AttemptError {
     };
     match code {
         "NoSuchKey" => AttemptError::Missing,
-        // A range that begins behind the end: the object had more bytes before.
-        "InvalidRange" => AttemptError::Changed,
+        // A range that begins behind the end.
+        "InvalidRange" => AttemptError::PastEnd,
         // Another object than the one whose tag was named.
         "PreconditionFailed" => AttemptError::Changed,
         "KeyTooLongError" | "InvalidURI" => AttemptError::InvalidKey,
@@ -164,7 +164,7 @@ mod tests {
     fn answers_by_code_then_by_status() {
         let cases = [
             (404, Some("NoSuchKey"), "Missing"),
-            (416, Some("InvalidRange"), "Changed"),
+            (416, Some("InvalidRange"), "PastEnd"),
             (412, Some("PreconditionFailed"), "Changed"),
             (404, None, "unintelligible"),
             (404, Some("NoSuchBucket"), "denied NoSuchBucket"),

@@ -78,6 +78,9 @@ pub enum PermanentKind {
     /// No object can have this name, or what has it is no plain file.
     #[error("is not a possible object: the name is not valid or names no plain file")]
     InvalidKey,
+    /// A range that does not lie within the object.
+    #[error("ends before the range that was asked for")]
+    PastEnd,
     /// Not the object that was there when reading it began.
     #[error("has changed while it was read")]
     Changed,
@@ -188,6 +191,7 @@ pub(crate) enum AttemptError {
         limit: u64,
     },
     InvalidKey,
+    PastEnd,
     Changed,
     Denied {
         code: String,

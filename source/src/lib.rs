@@ -14,6 +14,9 @@
 /// References and addresses → objects, or a refusal.
 mod uri;
 
+/// A data set's places of images: references → objects below them.
+mod roots;
+
 /// What a person can choose.
 mod settings;
 
@@ -58,6 +61,7 @@ pub use manifest::{
     BLOCK_BYTES, Compression, DiskBudget, Framing, Manifest, ManifestError, ManifestSettings, Progress,
     Record, RecordReadError, Records,
 };
+pub use roots::ImageRoots;
 pub use settings::{CredentialsSource, FetchSettings, S3Settings};
 pub use stats::{FetchStats, LATENCY_BOUNDS};
 pub use stores::{MissingLooksLike, ObjectVersion, Stores};

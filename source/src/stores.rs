@@ -80,6 +80,11 @@ enum Want {
     Whole,
     /// The first bytes, or all of a smaller object.
     Start(u64),
+    /// Of whatever object is there.
+    Stretch {
+        range: Range<u64>,
+    },
+    /// Of an object in a known state.
     Part {
         range: Range<u64>,
         version: ObjectVersion,
@@ -176,6 +181,21 @@ impl Stores {
             .map(|fetched| fetched.bytes)
     }
 
+    /// Bytes `range` of the object, all of them: of a tar or shard that holds pictures, say.
+    ///
+    /// # Errors
+    /// As [`Stores::get`]; a range that does not lie within the object is `Permanent` with [`PermanentKind::PastEnd`].
+    pub async fn get_stretch(&self, uri: &ObjectUri, range: Range<u64>) -> Result<Bytes, FetchError> {
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let length = range.end - range.start;
+        let want = Want::Stretch { range };
+        self.attempts(uri, || self.attempt(uri, want.clone(), length), |fetched| fetched.bytes.len() as u64)
+            .await
+            .map(|fetched| fetched.bytes)
+    }
+
     /// Size and version of the object.
     ///
     /// # Errors
@@ -267,28 +287,35 @@ impl Stores {
         let (range, expected) = match want {
             Want::Whole => (None, None),
             Want::Start(length) => (Some(0..length.max(1)), None),
+            Want::Stretch { range } => (Some(range), None),
             Want::Part { range, version } => (Some(range), Some(version)),
         };
         let length = range.as_ref().filter(|_| !start).map(|range| range.end - range.start);
-        let fetched = match uri {
+        let end = range.as_ref().filter(|_| !start).map(|range| range.end);
+        let fetched: Result<Fetched, AttemptError> = match uri {
             ObjectUri::S3 { bucket, key } => {
                 let part = Part { range, tag: expected.as_ref().map(|version| version.tag.as_str()) };
-                match self.s3().await?.get(bucket, key, part, max_bytes, &self.inner.settings).await {
-                    // No byte at all can be had of an object without bytes.
-                    Err(AttemptError::Changed) if start => {
-                        let version = ObjectVersion { size: 0, tag: String::new() };
-                        Fetched { bytes: Bytes::new(), version }
-                    }
-                    result => result?,
-                }
+                self.s3().await?.get(bucket, key, part, max_bytes, &self.inner.settings).await
             }
             ObjectUri::File(path) => {
                 let path = path.clone();
-                blocking(move || file::get(&path, range, max_bytes)).await?
+                blocking(move || file::get(&path, range, max_bytes)).await
             }
         };
-        if expected.is_some_and(|expected| expected != fetched.version) {
-            return Err(AttemptError::Changed);
+        let fetched = match fetched {
+            // No byte at all can be had of an object without bytes.
+            Err(AttemptError::PastEnd) if start => {
+                let version = ObjectVersion { size: 0, tag: String::new() };
+                Fetched { bytes: Bytes::new(), version }
+            }
+            // The object had these bytes before.
+            Err(AttemptError::PastEnd) if expected.is_some() => return Err(AttemptError::Changed),
+            fetched => fetched?,
+        };
+        match expected {
+            Some(expected) if expected != fetched.version => return Err(AttemptError::Changed),
+            None if end.is_some_and(|end| end > fetched.version.size) => return Err(AttemptError::PastEnd),
+            _ => {}
         }
         if let Some(length) = length
             && length != fetched.bytes.len() as u64
@@ -373,6 +400,7 @@ impl Stores {
                 }
                 Err(AttemptError::InvalidKey) => return permanent(PermanentKind::InvalidKey),
                 Err(AttemptError::Changed) => return permanent(PermanentKind::Changed),
+                Err(AttemptError::PastEnd) => return permanent(PermanentKind::PastEnd),
                 Err(AttemptError::Denied { code }) => {
                     stats.denied.fetch_add(1, Relaxed);
                     let remedy = remedy(&code, self.hides_missing(uri));

@@ -123,7 +123,15 @@ pub enum ReferenceError {
         /// The reference, shortened.
         reference: String,
     },
-    /// `http://` and friends.
+    /// `http://` or `https://`.
+    #[error(
+        "'{reference}' is on the web, where nothing is fetched from: copy the pictures to a bucket and rewrite the prefix by imagePrefixes"
+    )]
+    Web {
+        /// The reference, shortened.
+        reference: String,
+    },
+    /// `gs://` and friends.
     #[error("'{reference}' is neither a path nor an s3:// or file:// address")]
     Scheme {
         /// The reference, shortened.
@@ -227,6 +235,21 @@ impl ObjectPrefix {
         }
     }
 
+    /// The folder below this prefix that a relative name gives; "" is the prefix itself.
+    ///
+    /// # Errors
+    /// As [`ObjectPrefix::join`].
+    pub fn folder(&self, name: &str) -> Result<Self, ReferenceError> {
+        let name = name.strip_suffix('/').unwrap_or(name);
+        if name.is_empty() {
+            return Ok(self.clone());
+        }
+        Ok(match self.join(name)? {
+            ObjectUri::S3 { bucket, key } => Self::S3 { bucket, prefix: key + "/" },
+            ObjectUri::File(path) => Self::File(path),
+        })
+    }
+
     /// Whether `uri` lies below this prefix. Compares names only; `..` must have been refused before.
     #[must_use]
     pub fn contains(&self, uri: &ObjectUri) -> bool {
@@ -254,6 +277,9 @@ pub fn resolve_reference(
         return base.join(reference);
     };
     let rest = &reference[scheme_end..];
+    if ["http://", "https://"].contains(&reference[..scheme_end].to_ascii_lowercase().as_str()) {
+        return Err(ReferenceError::Web { reference: shorten(reference) });
+    }
     check_segments(rest)?;
     if rest.is_empty() {
         return Err(ReferenceError::Empty);

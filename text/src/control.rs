@@ -6,13 +6,13 @@
 //! wrote are known exactly, whatever the template did around them.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use aho_corasick::AhoCorasick;
 use serde_json::Value;
 
-use crate::record::{Conversation, Part};
+use crate::record::{Conversation, Part, Role};
 use crate::tokenizer::{AddedToken, TokenizerError, leftmost_longest};
 
 /// Where private characters begin: supplementary private use area B, which no text should hold.
@@ -127,6 +127,19 @@ impl Controls {
         self.every.as_ref().is_some_and(|automaton| automaton.is_match(text))
     }
 
+    /// How often each control token stands in the texts of each role. A token that adjacent parts make counts.
+    pub(crate) fn counts(&self, conversation: &Conversation) -> BTreeMap<(Role, &str), u64> {
+        let mut counts = BTreeMap::new();
+        each_text_of_roles(conversation, &mut |role, text| {
+            for (index, _) in self.find(text, Hide::Every) {
+                if let Some(token) = self.token(index) {
+                    *counts.entry((role, token.content.as_str())).or_default() += 1;
+                }
+            }
+        });
+        counts
+    }
+
     /// Gives the means to hide a conversation's control tokens, or `None` if it holds none of them. An error if every
     /// private character is taken.
     pub(crate) fn hider(
@@ -170,7 +183,13 @@ pub struct NoPrivateCharacter;
 
 /// Calls `visit` with every text of a conversation that a template may write, adjacent text parts joined.
 fn each_text(conversation: &Conversation, mut visit: impl FnMut(&str)) {
+    each_text_of_roles(conversation, &mut |_, text| visit(text));
+}
+
+/// As [`each_text`], with the role that says the text; tool descriptions are the system's.
+fn each_text_of_roles(conversation: &Conversation, visit: &mut impl FnMut(Role, &str)) {
     for message in &conversation.messages {
+        let mut visit = |text: &str| visit(message.role, text);
         for run in message.parts.chunk_by(|left, right| is_text(left) && is_text(right)) {
             match run {
                 [Part::Text(text)] => visit(text),
@@ -178,12 +197,15 @@ fn each_text(conversation: &Conversation, mut visit: impl FnMut(&str)) {
                 run => visit(&joined(run)),
             }
         }
+        if let Some(reasoning) = &message.reasoning {
+            visit(reasoning);
+        }
         for call in &message.tool_calls {
             each_string(call, &mut visit);
         }
     }
     for tool in &conversation.tools {
-        each_string(tool, &mut visit);
+        each_string(tool, &mut |text: &str| visit(Role::System, text));
     }
 }
 

@@ -13,13 +13,13 @@ pub enum FaultClass {
     PlaceholderMismatch,
     /// Video, audio or another kind of content that is neither text nor image.
     UnsupportedModality,
-    /// A field that would change the sample and is not supported.
+    /// A field that would change the sample and is not supported, or that cannot be followed.
     UnsupportedField,
     /// An image reference that cannot be read as one.
     BadReference,
     /// No token would be supervised.
     NoSupervision,
-    /// The chat template refused the conversation or did not render it turn by turn.
+    /// The chat template refused the conversation or did not render it turn by turn; or the data set's template failed.
     Template,
     /// The tokenizer failed or its tokens do not cover the text.
     Tokenizer,

@@ -10,6 +10,7 @@ mod settings;
 mod tests;
 mod tokens;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub use layout::LayoutError;
@@ -35,8 +36,8 @@ pub struct TextProcessor {
     controls: Controls,
     settings: TextSettings,
     ids: SpecialIds,
-    /// Whether the template writes tool descriptions, tool calls and tool answers.
-    writes: ToolSupport,
+    /// Whether the template writes tool descriptions, tool calls, tool answers and reasoning.
+    writes: Support,
 }
 
 /// Ids read from the checkpoint's files.
@@ -61,10 +62,11 @@ pub struct SpecialIds {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ToolSupport {
+struct Support {
     descriptions: bool,
     calls: bool,
     answers: bool,
+    reasoning: bool,
 }
 
 /// Why a conversation cannot be encoded. Permanent.
@@ -76,10 +78,10 @@ pub enum EncodeError {
     /// The template did not write one turn per assistant message, or left a message out.
     #[error("chat template does not write the conversation turn by turn: {0}")]
     Layout(#[from] LayoutError),
-    /// The conversation has tools and the template does not write them.
+    /// The conversation has tools or reasoning and the template does not write them.
     #[error("chat template does not write {what}; choose a template that does")]
     Unwritten {
-        /// Tool descriptions, calls or answers.
+        /// Tool descriptions, calls or answers, or reasoning.
         what: &'static str,
     },
     /// The text is made of the characters that hide control tokens.
@@ -231,6 +233,12 @@ impl TextProcessor {
         self.prepare(conversation)?.expand(tokens_per_image)
     }
 
+    /// How often each control token stands in a conversation's texts, by role and token: turn, vision and padding tokens,
+    /// and whatever else the template spells out. Tool descriptions count as the system's.
+    pub fn control_token_counts(&self, conversation: &Conversation) -> BTreeMap<(Role, &str), u64> {
+        self.controls.counts(conversation)
+    }
+
     /// Ids read from the checkpoint's files.
     pub fn special_ids(&self) -> SpecialIds {
         self.ids
@@ -281,6 +289,9 @@ impl TextProcessor {
         }
         if !self.writes.answers && messages.iter().any(|message| message.role == Role::Tool) {
             return unwritten("tool answers");
+        }
+        if !self.writes.reasoning && messages.iter().any(|message| message.reasoning.is_some()) {
+            return unwritten("reasoning_content");
         }
         Ok(())
     }

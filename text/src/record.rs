@@ -3,11 +3,16 @@
 //! A record is a [`Row`], columns with values: one line of JSONL ([`parse_line`]), or a row of a table that has columns
 //! of bytes. [`read_row`] reads it by the data set's [`RecordRules`].
 //!
-//! Two shapes are read: *conversations* (LLaVA, ShareGPT4V, the Qwen demo, ShareGPT columns) and *messages* (OpenAI, and
-//! messages with a column of images). Text is kept verbatim. Whatever would change the sample and is not supported makes
-//! the record bad instead of being dropped; keys that say nothing about the sample (source, score, …) are ignored.
+//! Text is kept verbatim. Whatever would change the sample and is not supported makes the record bad instead of being
+//! dropped; columns that say nothing about the sample (source, score, …) are ignored.
+//!
+//! ```text
+//!  line ─► Row ─► (template) ─► turns by shape ─┐
+//!                     image references, sizes ──┴─► assemble: every image in its place ─► Conversation
+//! ```
 
 mod assemble;
+mod columns;
 mod error;
 mod id;
 mod json;
@@ -15,24 +20,31 @@ mod message;
 mod reference;
 mod row;
 mod shape;
+mod size;
+mod table;
 #[cfg(test)]
 mod tests;
+mod turns;
 
+pub use columns::{Column, Columns};
 pub use error::{RecordError, ShapeError};
 pub use id::record_id;
-pub use reference::{ImageReference, RecordImage};
+pub use reference::ImageReference;
 pub use row::{Row, parse_line};
-pub use shape::{RecordRules, RecordShape, detect_shape, detect_shape_of_rows};
+pub use shape::{RecordShape, detect_shape, detect_shape_of_rows};
+pub use size::ImageSize;
+pub use table::{RowTemplate, RowTemplateError};
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use assemble::{Column, assemble};
+use assemble::{Images, assemble};
 use message::RawMessage;
 use reference::ReferenceReader;
+use turns::read_turns;
 
 /// Who speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// Instructions.
     System,
@@ -72,6 +84,8 @@ pub struct Message {
     pub role: Role,
     /// Text and images in order; empty for an empty message.
     pub parts: Vec<Part>,
+    /// What the model thought before it answered, as the record has it. Only on assistant messages.
+    pub reasoning: Option<String>,
     /// Whether this turn is learnt, where the record says so. Only on assistant messages.
     pub loss: Option<bool>,
     /// Tool calls as the record has them, each an object with a name. Only on assistant messages.
@@ -88,6 +102,38 @@ impl Message {
                 Part::Image(_) => None,
             })
             .collect()
+    }
+}
+
+/// An image of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordImage {
+    /// Where its bytes are.
+    pub reference: ImageReference,
+    /// What the record asks of its size.
+    pub size: ImageSize,
+}
+
+impl From<ImageReference> for RecordImage {
+    fn from(reference: ImageReference) -> Self {
+        Self { reference, size: ImageSize::default() }
+    }
+}
+
+/// How a data set's records are read.
+#[derive(Clone, Debug)]
+pub struct RecordRules {
+    /// Their shape. Records that a template writes are `Messages`.
+    pub shape: RecordShape,
+    /// The data set's own names of columns.
+    pub columns: Columns,
+    /// Makes messages of columns that have none of the shapes.
+    pub template: Option<RowTemplate>,
+}
+
+impl From<RecordShape> for RecordRules {
+    fn from(shape: RecordShape) -> Self {
+        Self { shape, columns: Columns::default(), template: None }
     }
 }
 
@@ -109,31 +155,49 @@ pub struct Conversation {
     pub empty_assistant: u32,
 }
 
+impl Conversation {
+    /// The conversation up to, not including, the message `end`, with the images that stand in it.
+    pub fn first_messages(&self, end: usize) -> Self {
+        let messages: Vec<Message> = self.messages.iter().take(end).cloned().collect();
+        // Images stand in the order of `images`.
+        let kept = messages
+            .iter()
+            .flat_map(|message| &message.parts)
+            .filter(|part| matches!(part, Part::Image(_)))
+            .count();
+        Self { messages, images: self.images.iter().take(kept).cloned().collect(), ..self.clone() }
+    }
+}
+
 /// Keys that name content of another kind, at any level.
 const OTHER_MODALITIES: [&str; 8] =
     ["video", "videos", "video_url", "audio", "audios", "audio_url", "input_audio", "speech"];
 
-/// Keys that would change an image's size, at any level.
-const SIZE_FIELDS: [&str; 6] =
-    ["min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width", "nframes"];
+/// Keys that are only for videos and would change their size or length, at any level.
+const VIDEO_FIELDS: [&str; 2] = ["total_pixels", "nframes"];
 
-impl RecordRules {
-    /// Whether [`read_row`] looks at the top-level column `name`. Tables leave all other columns unread.
-    pub fn reads_column(&self, name: &str) -> bool {
-        let shapes = [self.shape.key(), self.shape.other().key()];
-        let others = ["image", "images", "tools", "system", "id"];
-        shapes.contains(&name)
-            || others.contains(&name)
-            || REFUSED_FIELDS.contains(&name)
-            || OTHER_MODALITIES.contains(&name)
-            || SIZE_FIELDS.contains(&name)
-    }
-}
+/// Keys that change an image's size; they stand on a record or on an image part, see [`ImageSize`].
+const SIZE_FIELDS: [&str; 4] = ["min_pixels", "max_pixels", "resized_height", "resized_width"];
 
 /// Keys at the top of a record that would change the sample.
 const REFUSED_FIELDS: [&str; 4] = ["loss", "weight", "functions", "function_call"];
 
-/// Reads one line of JSONL: [`parse_line`] and [`read_row`]. Memory is bounded by the line's length times a small factor.
+impl RecordRules {
+    /// Whether [`read_row`] looks at the top-level column `name`. Tables leave all other columns unread.
+    pub fn reads_column(&self, name: &str) -> bool {
+        // A template may look at any.
+        self.template.is_some()
+            || Column::ALL.iter().any(|column| self.columns.names(*column).any(|known| known == name))
+            || REFUSED_FIELDS.contains(&name)
+            || OTHER_MODALITIES.contains(&name)
+            || VIDEO_FIELDS.contains(&name)
+            || SIZE_FIELDS.contains(&name)
+    }
+}
+
+/// Reads one line of JSONL: [`parse_line`] and [`read_row`].
+///
+/// Memory is bounded by the line's length, see [`parse_line`]; the conversation takes as much text as the line again.
 ///
 /// # Errors
 /// See [`RecordError`].
@@ -146,45 +210,42 @@ pub fn parse_record(line: &[u8], rules: &RecordRules) -> Result<Conversation, Re
 /// # Errors
 /// See [`RecordError`].
 pub fn read_row(row: Row, rules: &RecordRules) -> Result<Conversation, RecordError> {
+    match &rules.template {
+        None => read_columns(row, rules.shape, &rules.columns),
+        Some(template) => {
+            // A template must not lose what the rest would refuse.
+            refuse_modalities(&row.fields)?;
+            read_columns(template.record(row, &rules.columns)?, RecordShape::Messages, &Columns::default())
+        }
+    }
+}
+
+fn read_columns(row: Row, shape: RecordShape, columns: &Columns) -> Result<Conversation, RecordError> {
     let Row { mut fields, blobs } = row;
-    let shape = rules.shape;
-    let mut references = ReferenceReader::new(&blobs);
-    refuse_unsupported(&fields)?;
+    refuse_modalities(&fields)?;
     for field in REFUSED_FIELDS {
         if is_set(fields.get(field)) {
             return Err(RecordError::UnsupportedField { field });
         }
     }
-    if is_set(fields.get(shape.other().key())) {
-        return Err(wrong("the other shape's list is there as well"));
-    }
-    let Some(Value::Array(list)) = fields.remove(shape.key()) else {
-        return Err(wrong(match shape {
-            RecordShape::Conversations => "there is no list under conversations",
-            RecordShape::Messages => "there is no list under messages",
-        }));
-    };
-    if list.is_empty() {
-        return Err(wrong("the conversation is empty"));
-    }
-    let column = read_column(&fields, shape, &blobs)?;
-    let tools = read_tools(fields.remove("tools"))?;
-    let mut messages = Vec::with_capacity(list.len() + 1);
-    match fields.remove("system") {
+    let size = ImageSize::read(&fields)?;
+    let id = columns.take(&mut fields, Column::Id)?.as_ref().and_then(id::written);
+    let images = read_images(&fields, shape, columns, &blobs, size)?;
+    let tools = read_tools(columns.take(&mut fields, Column::Tools)?)?;
+    let mut messages = Vec::new();
+    match columns.take(&mut fields, Column::System)? {
         None | Some(Value::Null) => {}
         Some(Value::String(text)) if text.is_empty() => {}
-        Some(Value::String(text)) => messages.push(RawMessage::system(text)),
+        Some(Value::String(text)) => messages.push(RawMessage::plain(Role::System, text)),
         Some(_) => return Err(wrong("system is not a string")),
     }
-    for (index, entry) in list.into_iter().enumerate() {
-        let message = RawMessage::from_json(entry, index, &mut references)?;
-        if index == 0 && message.role == Role::System && !messages.is_empty() {
-            return Err(wrong("system is set and a system message stands first"));
-        }
-        messages.push(message);
+    let mut references = ReferenceReader::new(&blobs, size);
+    let turns = read_turns(&mut fields, shape, columns, &mut references)?;
+    if !messages.is_empty() && turns.first().is_some_and(|turn| turn.role == Role::System) {
+        return Err(wrong("system is set and a system message stands first"));
     }
-    let id = fields.remove("id").as_ref().and_then(id::written);
-    assemble(id, messages, column, tools)
+    messages.extend(turns);
+    assemble(id, messages, images, tools)
 }
 
 fn wrong(what: &'static str) -> RecordError {
@@ -202,12 +263,23 @@ fn is_set(value: Option<&Value>) -> bool {
     }
 }
 
-fn refuse_unsupported(fields: &Map<String, Value>) -> Result<(), RecordError> {
+fn refuse_modalities(fields: &Map<String, Value>) -> Result<(), RecordError> {
     for what in OTHER_MODALITIES {
         if is_set(fields.get(what)) {
             return Err(RecordError::UnsupportedModality { what });
         }
     }
+    for field in VIDEO_FIELDS {
+        if is_set(fields.get(field)) {
+            return Err(RecordError::UnsupportedField { field });
+        }
+    }
+    Ok(())
+}
+
+/// At levels where a size of images would be overlooked.
+fn refuse_unsupported(fields: &Map<String, Value>) -> Result<(), RecordError> {
+    refuse_modalities(fields)?;
     for field in SIZE_FIELDS {
         if is_set(fields.get(field)) {
             return Err(RecordError::UnsupportedField { field });
@@ -216,29 +288,26 @@ fn refuse_unsupported(fields: &Map<String, Value>) -> Result<(), RecordError> {
     Ok(())
 }
 
-/// The images at the top of the record.
-fn read_column(
+/// The images in the record's own column.
+fn read_images(
     fields: &Map<String, Value>,
     shape: RecordShape,
+    columns: &Columns,
     blobs: &[Bytes],
-) -> Result<Column, RecordError> {
-    let (image, images) = (fields.get("image"), fields.get("images"));
-    if is_set(image) && is_set(images) {
-        return Err(wrong("both image and images are set"));
-    }
-    let value = if is_set(image) { image } else { images };
-    let mut reader = ReferenceReader::new(blobs);
-    let found = match value {
-        Some(Value::Array(items)) => {
-            items.iter().map(|item| reader.read(item).map(RecordImage::from)).collect::<Result<_, _>>()?
-        }
-        Some(one) if is_set(Some(one)) => vec![reader.read(one)?.into()],
+    size: ImageSize,
+) -> Result<Images, RecordError> {
+    let column = columns.get(fields, Column::Image)?;
+    let mut reader = ReferenceReader::new(blobs, size);
+    let references = match column {
+        Some(Value::Array(items)) => items.iter().map(|item| reader.read(item)).collect::<Result<_, _>>()?,
+        Some(one) if is_set(Some(one)) => vec![reader.read(one)?],
         _ => Vec::new(),
     };
-    Ok(Column {
-        images: found,
+    Ok(Images {
+        references,
+        size,
         // OpenAI records have no column, and in them `<image>` is just text.
-        placeholders: shape == RecordShape::Conversations || image.is_some() || images.is_some(),
+        placeholders: shape != RecordShape::Messages || column.is_some(),
     })
 }
 

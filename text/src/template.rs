@@ -6,7 +6,7 @@
 mod builtin;
 mod context;
 mod date;
-mod python_json;
+pub(crate) mod python_json;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
@@ -102,7 +102,7 @@ pub(crate) fn json_value(value: &serde_json::Value) -> Value {
 }
 
 /// The kind of an error and where it is; details may quote the record, except those the template's author wrote.
-fn describe(error: &Error) -> String {
+pub(crate) fn describe(error: &Error) -> String {
     let line = error.line().unwrap_or(0);
     match (error.kind(), error.detail()) {
         (ErrorKind::InvalidOperation, Some(detail)) if detail.len() <= 200 => {

@@ -196,6 +196,7 @@ fn report_streams(loaded: &Loaded) {
                 records = dataset.records.len(),
                 shape = ?dataset.rules.shape,
                 detected = dataset.shape_detected,
+                template = dataset.rules.template.is_some(),
                 missing_images_look_like = ?dataset.missing,
                 "data set"
             );

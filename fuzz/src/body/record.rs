@@ -5,16 +5,18 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use feedmill_text::processor::{ProcessorFiles, TextProcessor, TextSettings};
-use feedmill_text::record::{Conversation, Part, RecordRules, RecordShape, detect_shape, parse_record};
+use feedmill_text::record::{
+    Columns, Conversation, Part, RecordRules, RecordShape, detect_shape, parse_record,
+};
 
 use crate::memory::peak_of;
 
-const SHAPES: [RecordShape; 2] = [RecordShape::Conversations, RecordShape::Messages];
+const SHAPES: [RecordShape; 5] = RecordShape::ALL;
 
 /// In every shape a line is a conversation that keeps its promises, or has a fault with a class; memory is in
 /// proportion to the line.
 pub(super) fn body(data: &[u8]) -> bool {
-    let _ = detect_shape(data.split(|byte| *byte == b'\n'));
+    let _ = detect_shape(data.split(|byte| *byte == b'\n'), &Columns::default());
     let mut taken = false;
     for shape in SHAPES {
         let (peak, parsed) = peak_of(|| parse_record(data, &RecordRules::from(shape)));

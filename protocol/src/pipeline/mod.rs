@@ -9,6 +9,8 @@ mod quantity;
 pub mod spec;
 /// The resource after its checks: every default filled in, every quantity a number.
 pub mod validated;
+/// Whole numbers: what is allowed, in words.
+mod whole;
 
 pub use quantity::{Quantity, QuantityError};
 pub use spec::Pipeline;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::quantity::Quantity;
+use super::whole;
 
 /// A whole `DataPipeline` document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -73,7 +74,7 @@ pub struct StreamSpec {
     /// Its name in paths: lower-case letters, digits and minus.
     pub name: String,
     /// Seed of the order, 0..2^53-1.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole::seed")]
     pub seed: u64,
     /// Permute each epoch anew; false reads the data sets as they stand.
     #[serde(default = "yes")]
@@ -84,7 +85,7 @@ pub struct StreamSpec {
     /// What stands where a record cannot be used. Default: Substitute, for Evaluation ZeroLoss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bad_samples: Option<BadSamplePolicy>,
-    /// The data sets, in order; the same one may stand twice.
+    /// The data sets, in order. The same file may stand twice, under two names.
     pub datasets: Vec<DatasetSpec>,
 }
 
@@ -121,11 +122,24 @@ pub struct DatasetSpec {
     /// What relative image references are joined to; the manifest's own folder when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_base_uri: Option<String>,
+    /// Prefixes of image references that are stored elsewhere; the first that fits counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_prefixes: Vec<ImagePrefix>,
+    /// `s3://bucket/prefix` and `file:///folder` places, beside the image base, below which absolute references may
+    /// lead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_roots: Vec<String>,
     /// Shape of its records.
     #[serde(default)]
     pub record_format: RecordFormat,
+    /// Which column of a record holds what, where it is not one of the usual names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub columns: BTreeMap<ColumnPart, String>,
+    /// A jinja template that writes a record's messages, as JSON, from its columns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
     /// How much of it an epoch holds: 250 = two and a half times.
-    #[serde(default = "hundred")]
+    #[serde(default = "hundred", deserialize_with = "whole::percent")]
     pub percent: u32,
     /// 1-based physical lines to treat as bad; of Parquet files 1-based rows, counted through all files in the order of their names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -150,6 +164,54 @@ pub enum RecordFormat {
     Conversations,
     /// `messages` of `role`/`content` turns (OpenAI).
     Messages,
+    /// `texts` of `user`/`assistant` pairs beside images (the_cauldron, FineVision).
+    Texts,
+    /// A question and its answer, or a list of answers, beside images (VQA tables).
+    QuestionAnswer,
+    /// A prompt, perhaps with an input, and a response (Alpaca, ms-swift).
+    PromptResponse,
+}
+
+/// A prefix of image references and where what lies below it is stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ImagePrefix {
+    /// What references begin with, byte for byte, ending in `/`.
+    pub from: String,
+    /// `s3://bucket/prefix`, `file:///folder`, or a folder below the image base; "" is the image base itself.
+    pub to: String,
+}
+
+/// A part of a record that stands in a column of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ColumnPart {
+    /// The record's name, for people; usually `id`.
+    Id,
+    /// Its image or list of images; usually `image` or `images`.
+    Image,
+    /// Turns of `from` and `value`; usually `conversations`.
+    Conversations,
+    /// Turns of `role` and `content`; usually `messages`.
+    Messages,
+    /// Pairs of `user` and `assistant`; usually `texts`.
+    Texts,
+    /// A question about the images; usually `question` or `query`.
+    Question,
+    /// Its answer or answers; usually `answer`, `answers` or `label`.
+    Answer,
+    /// What the user asks for; usually `instruction`, `prompt` or `query`.
+    Prompt,
+    /// What the prompt is about; usually `input`.
+    Input,
+    /// What the assistant answers; usually `output`, `response` or `completion`.
+    Response,
+    /// Earlier turns; usually `history`.
+    History,
+    /// The system message; usually `system`.
+    System,
+    /// Tool descriptions; usually `tools`.
+    Tools,
 }
 
 /// The model's processor.
@@ -159,13 +221,13 @@ pub struct ProcessorSpec {
     /// Folder with tokenizer.json, tokenizer_config.json, the chat template and preprocessor_config.json.
     pub uri: String,
     /// Replaces the configuration's smallest picture, in pixels.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "whole::min_pixels")]
     pub min_pixels: Option<u64>,
     /// Replaces the configuration's largest picture, in pixels.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "whole::max_pixels")]
     pub max_pixels: Option<u64>,
     /// Longest sample, in tokens.
-    #[serde(default = "max_tokens")]
+    #[serde(default = "max_tokens", deserialize_with = "whole::max_tokens")]
     pub max_tokens: u32,
     /// What happens to a sample that is longer.
     #[serde(default)]
@@ -198,6 +260,8 @@ pub enum TooLongPolicy {
     ShrinkImages,
     /// It is a bad record.
     Substitute,
+    /// Its last turns are left out, whole and with their pictures, until it fits.
+    DropTurns,
     /// The range answers 422.
     Fail,
 }
@@ -218,12 +282,22 @@ pub enum ChatTemplate {
 }
 
 /// What happens to control tokens written in records.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ControlTokensSpec {
     /// Grounding and tool tokens in assistant text.
     #[serde(default)]
     pub assistant: AssistantControlTokens,
+    /// Whether control tokens in records are text. `false` is what Hugging Face does unasked: a record can then forge turns
+    /// and images.
+    #[serde(default = "yes")]
+    pub sanitize: bool,
+}
+
+impl Default for ControlTokensSpec {
+    fn default() -> Self {
+        Self { assistant: AssistantControlTokens::default(), sanitize: true }
+    }
 }
 
 /// Grounding and tool tokens in assistant text.
@@ -281,6 +355,7 @@ pub struct LimitsSpec {
     /// Largest picture file.
     pub max_image_bytes: Quantity,
     /// Most pixels of a picture, by its header.
+    #[serde(deserialize_with = "whole::max_image_pixels")]
     pub max_image_pixels: u64,
     /// Most bytes of all picture files of one record.
     pub max_sample_bytes: Quantity,
@@ -329,6 +404,7 @@ impl Default for CacheSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ServingSpec {
     /// Most samples in one range.
+    #[serde(deserialize_with = "whole::max_range")]
     pub max_range: u32,
 }
 

@@ -46,6 +46,30 @@ fn contradictions_name_their_field() {
         ("s3://b/train.jsonl", "gs://b/train.jsonl", "spec.streams[0].datasets[0].uri"),
         ("s3://b/images/", "images/", "spec.streams[0].datasets[0].imageBaseUri"),
         ("name: chartqa", "name: \"chart qa\"", "spec.streams[0].datasets[0].name"),
+        ("percent: 250", "imageRoots: [\"/images\"]", "spec.streams[0].datasets[0].imageRoots[0]"),
+        (
+            "percent: 250",
+            "imagePrefixes: [{from: \"/mnt\", to: \"\"}]",
+            "spec.streams[0].datasets[0].imagePrefixes[0].from",
+        ),
+        (
+            "percent: 250",
+            "imagePrefixes: [{from: \"/mnt/\", to: \"../x\"}]",
+            "spec.streams[0].datasets[0].imagePrefixes[0].to",
+        ),
+        (
+            "percent: 250",
+            "imagePrefixes: [{from: \"/mnt/\", to: \"gs://b/x\"}]",
+            "spec.streams[0].datasets[0].imagePrefixes[0].to",
+        ),
+        ("percent: 250", "columns: {question: q, answer: q}", "spec.streams[0].datasets[0].columns"),
+        ("percent: 250", "template: \"[]\", columns: {question: q}", "spec.streams[0].datasets[0].columns"),
+        (
+            "percent: 250",
+            "template: \"[]\", recordFormat: Messages",
+            "spec.streams[0].datasets[0].recordFormat",
+        ),
+        ("percent: 250", "template: \"\"", "spec.streams[0].datasets[0].template"),
         ("minPixels: 65536", "minPixels: 2097152", "spec.processor.minPixels"),
         ("maxTokens: 8192", "maxTokens: 0", "spec.processor.maxTokens"),
         ("maxTokens: 8192", "date: \"2026-02-29\"", "spec.processor.date"),
@@ -58,6 +82,34 @@ fn contradictions_name_their_field() {
         assert_ne!(changed, GOOD, "{from}");
         let errors = read(&changed).validate().unwrap_err();
         assert!(errors.iter().any(|e| e.field == field), "{from} -> {to} gave {errors:?}");
+    }
+}
+
+#[test]
+fn two_data_sets_of_one_name_could_not_be_told_apart_in_metrics() {
+    let second = "percent: 250}\n    - {name: chartqa, uri: \"s3://b/other.jsonl\"}";
+    let errors = read(&GOOD.replace("percent: 250}", second)).validate().unwrap_err();
+    assert_eq!(errors[0].to_string(), "spec.streams[0].datasets: the name \"chartqa\" stands twice");
+    let same_file = "percent: 250}\n    - {name: again, uri: \"s3://b/train.jsonl\"}";
+    assert!(read(&GOOD.replace("percent: 250}", same_file)).validate().is_ok());
+}
+
+#[test]
+fn numbers_that_are_not_whole_name_their_field_and_what_is_allowed() {
+    let cases = [
+        ("percent: 250", "percent: 12.5", "percent must be a whole number from 1 to 100000, not 12.5"),
+        ("percent: 250", "percent: -1", "percent must be a whole number from 1 to 100000, not -1"),
+        ("percent: 250", "percent: 5000000000", "not 5000000000"),
+        ("seed: 42", "seed: -1", "seed must be a whole number from 0 to 2^53-1, not -1"),
+        ("seed: 42", "seed: lucky", "seed must be a whole number from 0 to 2^53-1, not \"lucky\""),
+        ("maxTokens: 8192", "maxTokens: 8e3", "maxTokens must be a whole number"),
+        ("minPixels: 65536", "minPixels: 0.5", "minPixels must be a whole number from 1 to 2^32, not 0.5"),
+    ];
+    for (from, to, message) in cases {
+        let changed = GOOD.replace(from, to);
+        assert_ne!(changed, GOOD, "{from}");
+        let error = serde_saphyr::from_str::<Pipeline>(&changed).unwrap_err().to_string();
+        assert!(error.contains(message), "{to}: {error}");
     }
 }
 

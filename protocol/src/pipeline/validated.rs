@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::spec::{
-    BadSamplePolicy, CacheSpec, DatasetSpec, LimitsSpec, Pipeline, ProcessorSpec, Purpose, S3Spec, StreamSpec,
+    BadSamplePolicy, CacheSpec, ColumnPart, DatasetSpec, ImagePrefix, LimitsSpec, Pipeline, ProcessorSpec,
+    Purpose, RecordFormat, S3Spec, StreamSpec,
 };
 
 /// The group and version that this program reads.
@@ -20,6 +21,11 @@ pub const MAX_DATASETS: usize = 256;
 pub const MAX_PERCENT: u32 = 100_000;
 /// Most excluded lines of a data set.
 pub const MAX_EXCLUDE: usize = 10_000;
+
+/// Most prefixes or places of a data set's images.
+pub const MAX_PLACES: usize = 64;
+/// Longest template of a data set, in bytes.
+pub const MAX_TEMPLATE: usize = 64 << 10;
 
 /// One field that contradicts something, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,6 +166,8 @@ fn stream(findings: &mut Findings, index: usize, spec: &StreamSpec) -> Validated
     let datasets = &spec.datasets;
     let count = format!("must have 1 to {MAX_DATASETS} data sets");
     findings.check((1..=MAX_DATASETS).contains(&datasets.len()), format!("{field}.datasets"), count);
+    let names = datasets.iter().map(|dataset| dataset.name.as_str());
+    findings.unique(&format!("{field}.datasets"), names);
     for (index, dataset) in datasets.iter().enumerate() {
         let field = format!("{field}.datasets[{index}]");
         findings.name(&format!("{field}.name"), &dataset.name, 63);
@@ -167,6 +175,8 @@ fn stream(findings: &mut Findings, index: usize, spec: &StreamSpec) -> Validated
         if let Some(base) = &dataset.image_base_uri {
             findings.uri(&format!("{field}.imageBaseUri"), base);
         }
+        images(findings, &field, dataset);
+        records(findings, &field, dataset);
         let reason = format!("must be 1 to {MAX_PERCENT}");
         findings.check((1..=MAX_PERCENT).contains(&dataset.percent), format!("{field}.percent"), reason);
         let lines = dataset.exclude.len() <= MAX_EXCLUDE && !dataset.exclude.contains(&0);
@@ -184,6 +194,55 @@ fn stream(findings: &mut Findings, index: usize, spec: &StreamSpec) -> Validated
         }),
         datasets: datasets.clone(),
     }
+}
+
+fn images(findings: &mut Findings, field: &str, dataset: &DatasetSpec) {
+    let (prefixes, roots) = (&dataset.image_prefixes, &dataset.image_roots);
+    let reason = format!("must have at most {MAX_PLACES} entries");
+    findings.check(prefixes.len() <= MAX_PLACES, format!("{field}.imagePrefixes"), reason.clone());
+    findings.check(roots.len() <= MAX_PLACES, format!("{field}.imageRoots"), reason);
+    for (index, root) in roots.iter().enumerate() {
+        findings.uri(&format!("{field}.imageRoots[{index}]"), root);
+    }
+    for (index, ImagePrefix { from, to }) in prefixes.iter().enumerate() {
+        let field = format!("{field}.imagePrefixes[{index}]");
+        let holds = from.ends_with('/') && from.len() <= 1024;
+        findings.check(
+            holds,
+            format!("{field}.from"),
+            format!("{from:?} must end in / and have at most 1024 bytes"),
+        );
+        if to.contains("://") {
+            findings.uri(&format!("{field}.to"), to);
+        } else {
+            let plain = |segment: &str| !segment.is_empty() && segment != "..";
+            let holds = to.is_empty() || to.strip_suffix('/').unwrap_or(to).split('/').all(plain);
+            let reason =
+                format!("{to:?} must be s3://bucket/prefix, file:///folder or a folder below the image base");
+            findings.check(holds && to.len() <= 1024, format!("{field}.to"), reason);
+        }
+    }
+}
+
+fn records(findings: &mut Findings, field: &str, dataset: &DatasetSpec) {
+    let mut seen = BTreeSet::new();
+    for name in dataset.columns.values() {
+        let holds = (1..=256).contains(&name.len()) && seen.insert(name);
+        let reason = format!("{name:?} must be a name of at most 256 bytes that stands for one part only");
+        findings.check(holds, format!("{field}.columns"), reason);
+    }
+    let Some(template) = &dataset.template else { return };
+    let sized = (1..=MAX_TEMPLATE).contains(&template.len());
+    findings.check(sized, format!("{field}.template"), format!("must have 1 to {MAX_TEMPLATE} bytes"));
+    findings.check(
+        dataset.record_format == RecordFormat::Auto,
+        format!("{field}.recordFormat"),
+        "must be absent beside a template, which says itself what records become",
+    );
+    // A template reads the other columns by their own names.
+    let kept = [ColumnPart::Id, ColumnPart::Image];
+    let holds = dataset.columns.keys().all(|part| kept.contains(part));
+    findings.check(holds, format!("{field}.columns"), "may only name id and image beside a template");
 }
 
 fn processor(findings: &mut Findings, spec: &ProcessorSpec) {

@@ -308,6 +308,7 @@ impl Pass {
             AttemptError::TooLarge { bytes, limit } => permanent(PermanentKind::TooLarge { bytes, limit }),
             AttemptError::InvalidKey => permanent(PermanentKind::InvalidKey),
             AttemptError::Changed => permanent(PermanentKind::Changed),
+            AttemptError::PastEnd => permanent(PermanentKind::PastEnd),
         };
         ManifestError::Fetch { uri, source: Box::new(source) }
     }

@@ -6,9 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::layout::{TURN_END, TURN_START};
-use super::{
-    EncodeError, ProcessorFiles, SpecialIds, TemplateChoice, TextProcessor, TextSettings, ToolSupport,
-};
+use super::{EncodeError, ProcessorFiles, SpecialIds, Support, TemplateChoice, TextProcessor, TextSettings};
 use crate::control::Controls;
 use crate::record::{Conversation, ImageReference, Message, Part, Role};
 use crate::template::{ChatTemplate, TemplateError};
@@ -168,10 +166,10 @@ impl TextProcessor {
             controls,
             settings: settings.clone(),
             ids,
-            writes: ToolSupport::default(),
+            writes: Support::default(),
         };
         processor.probe_turns()?;
-        processor.writes = processor.probe_tools();
+        processor.writes = processor.probe_support();
         Ok(processor)
     }
 
@@ -208,8 +206,8 @@ impl TextProcessor {
         if found { Ok(()) } else { Err(LoadError::Spans) }
     }
 
-    /// Which parts of tool use the template writes.
-    fn probe_tools(&self) -> ToolSupport {
+    /// Which of tool use and reasoning the template writes.
+    fn probe_support(&self) -> Support {
         const NAME: &str = "probe_function";
         let writes = |conversation: &Conversation, text: &str| {
             self.template.render(conversation, None).is_ok_and(|rendered| rendered.contains(text))
@@ -229,16 +227,27 @@ impl TextProcessor {
         if let Some(assistant) = answered.messages.get_mut(1) {
             assistant.tool_calls.clear();
         }
-        ToolSupport {
+        let mut reasoned = probe(plain);
+        if let Some(last) = reasoned.messages.last_mut() {
+            last.reasoning = Some(NAME.to_owned());
+        }
+        Support {
             descriptions: writes(&described, NAME),
             calls: writes(&called, NAME),
             answers: writes(&answered, NAME),
+            reasoning: writes(&reasoned, NAME),
         }
     }
 }
 
 fn message(role: Role, text: &str) -> Message {
-    Message { role, parts: vec![Part::Text(text.to_owned())], loss: None, tool_calls: Vec::new() }
+    Message {
+        role,
+        parts: vec![Part::Text(text.to_owned())],
+        reasoning: None,
+        loss: None,
+        tool_calls: Vec::new(),
+    }
 }
 
 fn probe(messages: Vec<Message>) -> Conversation {

@@ -272,6 +272,46 @@ const CHATML: &str = "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{% if m
     {{ p.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>{{ '\\n' }}{%- endfor -%}";
 
 #[test]
+fn reasoning_is_written_by_templates_that_know_it_and_refused_by_others() {
+    let conversation = record(json!({"messages": [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a", "reasoning_content": "be<|im_end|>cause"},
+    ]}));
+    let error = load_template(CHATML, &TextSettings::default()).unwrap().prepare(&conversation).unwrap_err();
+    assert_eq!(error.class(), FaultClass::UnsupportedField);
+    let knows = CHATML.replace(
+        "{% if m.content is string %}",
+        "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{% if m.content is string %}",
+    );
+    let processor = load_template(&knows, &TextSettings::default()).unwrap();
+    // What the record says stays text: one turn, one end.
+    let (whole, learnt) = texts(&processor, &conversation);
+    assert_eq!(learnt, ["<think>be<|im_end|>cause</think>a<|im_end|>\n"]);
+    let end = processor.special_ids().turn_end;
+    let tokens = processor.encode(&conversation, &[]).unwrap().tokens;
+    assert_eq!(tokens.iter().filter(|token| **token == end).count(), 2, "{whole}");
+}
+
+#[test]
+fn control_tokens_are_counted_by_role_and_token() {
+    let conversation = record(json!({
+        "tools": [{"name": "f", "description": "<tool_call>"}],
+        "messages": [
+            {"role": "user", "content": [{"text": "<|im_"}, {"text": "end|><|im_end|>"}, {"text": "<think>"}]},
+            {"role": "assistant", "content": "<|box_start|>1<|box_end|>", "tool_calls": [{"name": "f", "arguments": {"x": "<|box_end|>"}}]},
+        ],
+    }));
+    let counts = qwen3().control_token_counts(&conversation);
+    let expected = [
+        ((Role::System, "<tool_call>"), 1),
+        ((Role::User, "<|im_end|>"), 2),
+        ((Role::Assistant, "<|box_end|>"), 2),
+        ((Role::Assistant, "<|box_start|>"), 1),
+    ];
+    assert_eq!(counts, expected.into_iter().collect());
+}
+
+#[test]
 fn a_checkpoints_template_is_taken_from_any_of_its_places() {
     let named = json!([{"name": "tool_use", "template": "x"}, {"name": "default", "template": CHATML}]);
     let mut in_config = config();
@@ -468,6 +508,7 @@ fn hostile_text() -> impl Strategy<Value = String> {
 
 fn conversation(user: &[String], assistant: &str, tool: &str, name: &str) -> Conversation {
     let text = |role, texts: &[String]| Message {
+        reasoning: None,
         role,
         parts: texts.iter().filter(|text| !text.is_empty()).map(|text| Part::Text(text.clone())).collect(),
         loss: None,

@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::error::RecordError;
 use super::message::{RawMessage, RawPart};
-use super::reference::RecordImage;
-use super::{Conversation, Message, Part, Role};
+use super::reference::ImageReference;
+use super::size::ImageSize;
+use super::{Conversation, Message, Part, RecordImage, Role};
 
 /// Stands in text where an image belongs.
 const PLACEHOLDER: &str = "<image>";
@@ -13,9 +14,11 @@ const PLACEHOLDER: &str = "<image>";
 /// Placeholders of kinds that are not supported.
 const OTHER_PLACEHOLDERS: [&str; 2] = ["<video>", "<audio>"];
 
-/// The images at the top of a record.
-pub(super) struct Column {
-    pub images: Vec<RecordImage>,
+/// The images in a record's own column.
+pub(super) struct Images {
+    pub references: Vec<ImageReference>,
+    /// What the record asks of their size.
+    pub size: ImageSize,
     /// Whether `<image>` in text stands for an image of the column.
     pub placeholders: bool,
 }
@@ -23,7 +26,7 @@ pub(super) struct Column {
 pub(super) fn assemble(
     id: Option<String>,
     raw: Vec<RawMessage>,
-    column: Column,
+    column: Images,
     tools: Vec<Value>,
 ) -> Result<Conversation, RecordError> {
     for message in &raw {
@@ -35,12 +38,14 @@ pub(super) fn assemble(
     let image_parts = raw
         .iter()
         .flat_map(|message| &message.parts)
-        .filter(|part| matches!(part, RawPart::Image(_)))
+        .filter(|part| matches!(part, RawPart::Image { .. }))
         .count();
     let (mut messages, mut images) = if image_parts > 0 {
-        match_parts(raw, column.images, image_parts)?
+        match_parts(raw, column.references, image_parts)?
     } else if column.placeholders {
-        match_placeholders(raw, column.images)?
+        let size = column.size;
+        let images = column.references.into_iter();
+        match_placeholders(raw, images.map(|reference| RecordImage { reference, size }).collect())?
     } else {
         (raw.into_iter().map(|raw| plain(raw).0).collect(), Vec::new())
     };
@@ -89,27 +94,33 @@ fn refuse_other_placeholders(message: &RawMessage) -> Result<(), RecordError> {
 }
 
 /// A message whose text holds no placeholders, and its image parts' references in order.
-fn plain(raw: RawMessage) -> (Message, Vec<Option<RecordImage>>) {
+fn plain(raw: RawMessage) -> (Message, Vec<(Option<ImageReference>, ImageSize)>) {
     let mut references = Vec::new();
     let mut parts = Vec::with_capacity(raw.parts.len());
     for part in raw.parts {
         match part {
             RawPart::Text(text) if text.is_empty() => {}
             RawPart::Text(text) => parts.push(Part::Text(text)),
-            RawPart::Image(reference) => {
+            RawPart::Image { reference, size } => {
                 parts.push(Part::Image(references.len()));
-                references.push(reference);
+                references.push((reference, size));
             }
         }
     }
-    let message = Message { role: raw.role, parts, loss: raw.loss, tool_calls: raw.tool_calls };
+    let message = Message {
+        role: raw.role,
+        parts,
+        reasoning: raw.reasoning,
+        loss: raw.loss,
+        tool_calls: raw.tool_calls,
+    };
     (message, references)
 }
 
 /// Images are parts of messages: each with its own reference, or all taken from the column in order.
 fn match_parts(
     raw: Vec<RawMessage>,
-    column: Vec<RecordImage>,
+    column: Vec<ImageReference>,
     image_parts: usize,
 ) -> Result<(Vec<Message>, Vec<RecordImage>), RecordError> {
     let from_column = !column.is_empty();
@@ -130,9 +141,9 @@ fn match_parts(
                 *index += base;
             }
         }
-        for reference in references {
+        for (reference, size) in references {
             let image = images.len();
-            images.push(match (reference, column.next()) {
+            let reference = match (reference, column.next()) {
                 (Some(reference), None) => reference,
                 (None, Some(reference)) => reference,
                 (Some(_), Some(_)) => {
@@ -144,7 +155,8 @@ fn match_parts(
                 (None, None) => {
                     return Err(RecordError::BadReference { image, why: "the image part has none" });
                 }
-            });
+            };
+            images.push(RecordImage { reference, size });
         }
         messages.push(message);
     }
@@ -162,7 +174,7 @@ fn match_placeholders(
             .flat_map(|message| &message.parts)
             .map(|part| match part {
                 RawPart::Text(text) => text.matches(PLACEHOLDER).count(),
-                RawPart::Image(_) => 0,
+                RawPart::Image { .. } => 0,
             })
             .sum()
     };
@@ -181,7 +193,7 @@ fn match_placeholders(
     }
     let mut next = 0;
     let mut messages = Vec::with_capacity(raw.len());
-    for raw in raw {
+    for mut raw in raw {
         if !matches!(raw.role, Role::User | Role::Tool) {
             messages.push(plain(raw).0);
             continue;
@@ -193,7 +205,7 @@ fn match_placeholders(
                 next += 1;
             }
         }
-        for part in raw.parts {
+        for part in std::mem::take(&mut raw.parts) {
             let RawPart::Text(text) = part else { continue };
             for (index, stretch) in text.split(PLACEHOLDER).enumerate() {
                 if index > 0 {
@@ -205,7 +217,7 @@ fn match_placeholders(
                 }
             }
         }
-        messages.push(Message { role: raw.role, parts, loss: raw.loss, tool_calls: raw.tool_calls });
+        messages.push(Message { parts, ..plain(raw).0 });
     }
     if next != images.len() {
         return Err(RecordError::PlaceholderMismatch { placeholders: next, images: images.len() });

@@ -1,5 +1,6 @@
 //! What can be wrong with a record, by name. No error carries text of the record: errors are logged, record text never is.
 
+use super::shape::RecordShape;
 use crate::fault::FaultClass;
 
 /// Why a line is not a usable record.
@@ -14,6 +15,32 @@ pub enum RecordError {
         /// What was expected.
         what: &'static str,
     },
+    /// One part of the record stands in two columns.
+    #[error("two columns hold the {column}; name the one that counts by columns.{column}")]
+    TwoColumns {
+        /// The part, as the setting calls it.
+        column: &'static str,
+    },
+    /// A part that the shape needs is not there.
+    #[error(
+        "the record has no {column}; if it stands in a column of another name, give it by columns.{column}"
+    )]
+    MissingColumn {
+        /// The part, as the setting calls it.
+        column: &'static str,
+    },
+    /// A column that must hold text holds something else.
+    #[error("the {column} is not a text; make it one, or write the record by a template")]
+    NoText {
+        /// The part, as the setting calls it.
+        column: &'static str,
+    },
+    /// The data set's template stopped. The text is the template's own, never the record's.
+    #[error("the data set's template failed: {0}")]
+    Template(String),
+    /// The data set's template wrote something that is no JSON.
+    #[error("the data set's template wrote no valid json; write values with tojson")]
+    TemplateJson(#[source] serde_json::Error),
     /// A message's role is none of the known ones.
     #[error(
         "message {message} has an unknown role; known are human, user, gpt, assistant, model, system, tool, observation, function_call"
@@ -48,6 +75,14 @@ pub enum RecordError {
         /// The field's name.
         field: &'static str,
     },
+    /// A field that asks for an impossible size of an image.
+    #[error("{field} {why}")]
+    BadSize {
+        /// The field's name.
+        field: &'static str,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// An image reference that cannot be read.
     #[error("image reference {image} cannot be read: {why}")]
     BadReference {
@@ -66,13 +101,19 @@ impl RecordError {
     pub fn class(&self) -> FaultClass {
         match self {
             RecordError::MalformedJson(_) => FaultClass::MalformedJson,
-            RecordError::WrongShape { .. } => FaultClass::WrongShape,
+            RecordError::WrongShape { .. }
+            | RecordError::TwoColumns { .. }
+            | RecordError::MissingColumn { .. }
+            | RecordError::NoText { .. } => FaultClass::WrongShape,
+            RecordError::Template(_) | RecordError::TemplateJson(_) => FaultClass::Template,
             RecordError::UnknownRole { .. } => FaultClass::UnknownRole,
             RecordError::PlaceholderMismatch { .. } | RecordError::MisplacedImage { .. } => {
                 FaultClass::PlaceholderMismatch
             }
             RecordError::UnsupportedModality { .. } => FaultClass::UnsupportedModality,
-            RecordError::UnsupportedField { .. } => FaultClass::UnsupportedField,
+            RecordError::UnsupportedField { .. } | RecordError::BadSize { .. } => {
+                FaultClass::UnsupportedField
+            }
             RecordError::BadReference { .. } => FaultClass::BadReference,
             RecordError::NoSupervision => FaultClass::NoSupervision,
         }
@@ -82,22 +123,27 @@ impl RecordError {
 /// Why the shape of a data set could not be told from its first records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
-    /// No record has a list under `conversations` or `messages`.
+    /// No record has one of the shapes.
     #[error(
-        "none of the first {records} records is a json object with a list under conversations or messages: see whether its lines are json, or name the shape by recordFormat"
+        "none of the first {records} records is a json object with a list under conversations, messages or texts, a \
+         question and answer, or a prompt and response: see whether its lines are json, name the shape by \
+         recordFormat and its columns by columns, or write a template"
     )]
     Unknown {
         /// How many records were looked at.
         records: usize,
     },
-    /// As many records of one shape as of the other.
+    /// As many records of one shape as of another.
     #[error(
-        "the first records are of two shapes, {conversations} conversations and {messages} messages: name the shape by recordFormat, or split the data set"
+        "the first records are of two shapes, {records} each of {shape} and {other}: name the shape by recordFormat, or \
+         split the data set"
     )]
     Mixed {
-        /// Records with `conversations`.
-        conversations: usize,
-        /// Records with `messages`.
-        messages: usize,
+        /// Records of each of the two.
+        records: usize,
+        /// The one shape.
+        shape: RecordShape,
+        /// The other.
+        other: RecordShape,
     },
 }

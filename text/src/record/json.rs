@@ -1,27 +1,44 @@
 //! Takes the bytes of one record, gives a JSON value, and refuses what JSON readers disagree about.
 //!
 //! One key twice in an object is refused: which of the two counts differs between readers. Key order is kept, because
-//! templates write tool descriptions in the order given. Nesting is bounded by serde_json (128 levels).
+//! templates write tool descriptions in the order given. Nesting is bounded by serde_json (128 levels), and the number of
+//! values here: a value takes 72 bytes in memory and may take two in JSON.
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use std::cell::Cell;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+
+/// Most values of a record: numbers, texts, lists and objects. Real records have some hundred; this many take 75 MB, and
+/// twice that while their list grows.
+pub(super) const MOST_VALUES: usize = 1 << 20;
 
 /// Reads one JSON value and nothing after it.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
-    serde_json::from_slice::<Strict>(bytes).map(|strict| strict.0)
+    let left = Cell::new(MOST_VALUES);
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = Strict { left: &left }.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
 }
 
-struct Strict(Value);
+#[derive(Clone, Copy)]
+struct Strict<'c> {
+    /// Values that may still come.
+    left: &'c Cell<usize>,
+}
 
-impl<'de> Deserialize<'de> for Strict {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(StrictVisitor).map(Strict)
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let left = self.left.get().checked_sub(1);
+        self.left.set(left.ok_or_else(|| D::Error::custom("more than 1048576 values"))?);
+        deserializer.deserialize_any(self)
     }
 }
 
-struct StrictVisitor;
-
-impl<'de> Visitor<'de> for StrictVisitor {
+impl<'de> Visitor<'de> for Strict<'_> {
     type Value = Value;
 
     fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -58,7 +75,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(Strict(item)) = access.next_element()? {
+        while let Some(item) = access.next_element_seed(self)? {
             items.push(item);
         }
         Ok(Value::Array(items))
@@ -66,7 +83,8 @@ impl<'de> Visitor<'de> for StrictVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        while let Some((key, Strict(value))) = access.next_entry::<String, Strict>()? {
+        while let Some(key) = access.next_key::<String>()? {
+            let value = access.next_value_seed(self)?;
             if map.insert(key, value).is_some() {
                 return Err(A::Error::custom("one key twice in an object"));
             }

@@ -3,15 +3,23 @@
 use serde_json::{Map, Value};
 
 use super::error::RecordError;
-use super::reference::{RecordImage, ReferenceReader};
-use super::{Role, is_set, json, refuse_inexact_numbers, refuse_unsupported, wrong};
+use super::reference::{ImageReference, ReferenceReader};
+use super::size::ImageSize;
+use super::{
+    Role, SIZE_FIELDS, is_set, json, refuse_inexact_numbers, refuse_modalities, refuse_unsupported, wrong,
+};
 
 /// A stretch of a message before images are matched.
 pub(super) enum RawPart {
     /// Text, maybe with placeholders, maybe empty.
     Text(String),
-    /// An image part, with its own reference or to be taken from the column.
-    Image(Option<RecordImage>),
+    /// An image part.
+    Image {
+        /// `None` takes the next one of the column.
+        reference: Option<ImageReference>,
+        /// What the part or the record asks of its size.
+        size: ImageSize,
+    },
 }
 
 /// A message before images are matched.
@@ -20,16 +28,19 @@ pub(super) struct RawMessage {
     pub parts: Vec<RawPart>,
     /// The content was a list of parts, in which a placeholder for video or audio would be a part of its own.
     pub listed: bool,
+    pub reasoning: Option<String>,
     pub loss: Option<bool>,
     pub tool_calls: Vec<Value>,
 }
 
 impl RawMessage {
-    pub(super) fn system(text: String) -> Self {
+    /// A message of one text.
+    pub(super) fn plain(role: Role, text: String) -> Self {
         Self {
-            role: Role::System,
+            role,
             parts: vec![RawPart::Text(text)],
             listed: false,
+            reasoning: None,
             loss: None,
             tool_calls: Vec::new(),
         }
@@ -45,7 +56,7 @@ impl RawMessage {
             return Err(wrong("a message is not an object"));
         };
         refuse_unsupported(&fields)?;
-        for field in ["image", "images", "function_call", "reasoning_content", "reasoning"] {
+        for field in ["image", "images", "function_call", "reasoning"] {
             if is_set(fields.get(field)) {
                 return Err(RecordError::UnsupportedField { field });
             }
@@ -74,6 +85,12 @@ impl RawMessage {
             _ => return Err(RecordError::UnknownRole { message }),
         };
         let loss = read_loss(&fields, role)?;
+        let reasoning = match fields.remove("reasoning_content") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) if text.is_empty() => None,
+            Some(Value::String(text)) if role == Role::Assistant => Some(text),
+            Some(_) => return Err(RecordError::UnsupportedField { field: "reasoning_content" }),
+        };
         let mut tool_calls = read_tool_calls(fields.remove("tool_calls"), role)?;
         if is_call {
             let Some(Value::String(text)) = content else {
@@ -83,7 +100,7 @@ impl RawMessage {
                 return Err(wrong("a function call has tool_calls as well"));
             }
             tool_calls = read_function_call(&text)?;
-            return Ok(Self { role, parts: Vec::new(), listed: false, loss, tool_calls });
+            return Ok(Self { role, parts: Vec::new(), listed: false, reasoning, loss, tool_calls });
         }
         let (parts, listed) = match content {
             Some(Value::String(text)) => (vec![RawPart::Text(text)], false),
@@ -93,7 +110,7 @@ impl RawMessage {
             None | Some(Value::Null) if !tool_calls.is_empty() => (Vec::new(), false),
             _ => return Err(wrong("content is neither a string nor a list of parts")),
         };
-        Ok(Self { role, parts, listed, loss, tool_calls })
+        Ok(Self { role, parts, listed, reasoning, loss, tool_calls })
     }
 }
 
@@ -154,7 +171,7 @@ fn read_part(part: Value, references: &mut ReferenceReader<'_>) -> Result<RawPar
     let Value::Object(mut fields) = part else {
         return Err(wrong("a content part is not an object"));
     };
-    refuse_unsupported(&fields)?;
+    refuse_modalities(&fields)?;
     let kind = match fields.remove("type") {
         Some(Value::String(kind)) => kind,
         Some(_) => return Err(wrong("a content part's type is not a string")),
@@ -165,6 +182,9 @@ fn read_part(part: Value, references: &mut ReferenceReader<'_>) -> Result<RawPar
             .to_owned(),
     };
     match kind.as_str() {
+        "text" if SIZE_FIELDS.iter().any(|field| is_set(fields.get(*field))) => {
+            Err(wrong("a text part has a size"))
+        }
         "text" => match fields.remove("text") {
             Some(Value::String(text)) if !is_set(fields.get("image")) && !is_set(fields.get("image_url")) => {
                 Ok(RawPart::Text(text))
@@ -175,6 +195,7 @@ fn read_part(part: Value, references: &mut ReferenceReader<'_>) -> Result<RawPar
             if is_set(fields.get("text")) {
                 return Err(wrong("an image part has text as well"));
             }
+            let size = ImageSize::read(&fields)?.or(references.size())?;
             // The reference may be `image`, `image_url` (a string or {url, detail}), `url` or `path`.
             let mut given = ["image", "image_url", "url", "path"]
                 .into_iter()
@@ -185,7 +206,7 @@ fn read_part(part: Value, references: &mut ReferenceReader<'_>) -> Result<RawPar
                 return Err(wrong("an image part has two references"));
             }
             let Some(value) = first else {
-                return Ok(RawPart::Image(None));
+                return Ok(RawPart::Image { reference: None, size });
             };
             let url = match value {
                 Value::Object(mut url) if url.contains_key("url") => {
@@ -194,7 +215,7 @@ fn read_part(part: Value, references: &mut ReferenceReader<'_>) -> Result<RawPar
                 }
                 other => other,
             };
-            references.read(&url).map(|reference| RawPart::Image(Some(reference.into())))
+            references.read(&url).map(|reference| RawPart::Image { reference: Some(reference), size })
         }
         _ => Err(RecordError::UnsupportedModality { what: "a content part of unknown type" }),
     }

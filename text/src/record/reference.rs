@@ -5,32 +5,30 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::error::RecordError;
+use super::refuse_unsupported;
 use super::row::Row;
+use super::size::ImageSize;
 
 /// Where an image's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageReference {
     /// As written in the record: relative path, absolute path, `s3://`, `file://`, `http(s)://`. Never empty, no NUL.
     Path(String),
+    /// A stretch of a larger object, such as a picture in a tar: `{path, offset, length}`.
+    Range {
+        /// The object, as in [`ImageReference::Path`].
+        path: String,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes, at least 1; `offset + length` does not overflow.
+        length: u64,
+    },
     /// The bytes of the image file, from a `data:` URI, bare base64, a `{bytes}` struct or a blob of the row. Never
     /// empty.
     Inline(Bytes),
-}
-
-/// An image of a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordImage {
-    /// Where its bytes are.
-    pub reference: ImageReference,
-}
-
-impl From<ImageReference> for RecordImage {
-    fn from(reference: ImageReference) -> Self {
-        Self { reference }
-    }
 }
 
 /// Bare base64 shorter than this is taken for a path: no image file is that small.
@@ -42,12 +40,18 @@ const MAGIC: [&[u8]; 6] = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIF
 /// Reads a record's image references one after another, and counts them for errors.
 pub(super) struct ReferenceReader<'r> {
     blobs: &'r [Bytes],
+    /// What the record asks of all its images' size.
+    size: ImageSize,
     seen: usize,
 }
 
 impl<'r> ReferenceReader<'r> {
-    pub(super) fn new(blobs: &'r [Bytes]) -> Self {
-        Self { blobs, seen: 0 }
+    pub(super) fn new(blobs: &'r [Bytes], size: ImageSize) -> Self {
+        Self { blobs, size, seen: 0 }
+    }
+
+    pub(super) fn size(&self) -> ImageSize {
+        self.size
     }
 
     /// Reads a string, a blob or a struct of `{path}` / `{bytes}`; bytes win when both are set.
@@ -61,17 +65,22 @@ impl<'r> ReferenceReader<'r> {
         match value {
             Value::String(text) => ImageReference::from_text(text, image),
             Value::Object(fields) => {
-                if ["offset", "length"]
-                    .iter()
-                    .any(|key| fields.get(*key).is_some_and(|value| !value.is_null()))
-                {
-                    return Err(bad("a byte range of a file is not supported"));
-                }
+                refuse_unsupported(fields)?;
+                let range = read_range(fields).map_err(bad)?;
                 match fields.get("bytes") {
-                    None | Some(Value::Null) => match fields.get("path") {
-                        Some(Value::String(path)) => ImageReference::from_text(path, image),
+                    None | Some(Value::Null) => match (fields.get("path"), range) {
+                        (Some(Value::String(path)), None) => ImageReference::from_text(path, image),
+                        (Some(Value::String(path)), Some((offset, length))) => {
+                            match ImageReference::from_text(path, image)? {
+                                ImageReference::Path(path) => {
+                                    Ok(ImageReference::Range { path, offset, length })
+                                }
+                                _ => Err(bad("a byte range needs the path of an object")),
+                            }
+                        }
                         _ => Err(bad("the struct has neither path nor bytes")),
                     },
+                    Some(_) if range.is_some() => Err(bad("the struct has bytes and a byte range")),
                     Some(Value::String(text)) => decode(text, image),
                     Some(Value::Array(items)) => {
                         let bytes: Option<Vec<u8>> = items
@@ -95,6 +104,21 @@ impl<'r> ReferenceReader<'r> {
             .get(index)
             .ok_or(RecordError::BadReference { image, why: "the row has no such bytes" })?;
         inline(bytes.clone(), image).map(Some)
+    }
+}
+
+/// The `offset` and `length` of a struct, both or neither.
+fn read_range(fields: &Map<String, Value>) -> Result<Option<(u64, u64)>, &'static str> {
+    let number = |key: &str| match fields.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => value.as_u64().map(Some).ok_or("offset or length is not a whole number"),
+    };
+    match (number("offset")?, number("length")?) {
+        (None, None) => Ok(None),
+        (Some(_), Some(0)) => Err("its length is 0"),
+        (Some(offset), Some(length)) if offset.checked_add(length).is_some() => Ok(Some((offset, length))),
+        (Some(_), Some(_)) => Err("its end is beyond any object"),
+        _ => Err("a byte range needs both offset and length"),
     }
 }
 

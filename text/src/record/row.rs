@@ -37,8 +37,8 @@ impl Row {
 
 /// Reads one line of JSONL: an object, without blobs.
 ///
-/// Memory is bounded by the line's length: a value of JSON takes at most about 40 times the bytes that write it (an
-/// array of one-digit numbers), text and keys about as many as they have. Nesting ends at 128 levels.
+/// Memory is bounded: as many bytes of text as the line has, and at most 2^20 values of 72 bytes, twice that while a list
+/// grows. A line with more values, or nested deeper than 127 levels, is refused.
 ///
 /// # Errors
 /// [`RecordError::MalformedJson`], or [`RecordError::WrongShape`] for JSON that is no object.

@@ -4,6 +4,9 @@ use serde_json::json;
 use super::*;
 use crate::fault::FaultClass;
 
+mod shapes;
+mod tables;
+
 fn parse(shape: RecordShape, record: Value) -> Result<Conversation, RecordError> {
     parse_record(&serde_json::to_vec(&record).unwrap(), &shape.into())
 }
@@ -177,7 +180,7 @@ fn what_would_change_a_sample_and_is_not_supported_makes_the_record_bad() {
             assert!(with(field, empty).is_ok());
         }
     }
-    for field in ["min_pixels", "max_pixels", "resized_height", "resized_width", "functions", "loss"] {
+    for field in ["total_pixels", "nframes", "functions", "loss"] {
         assert_eq!(class(with(field, json!(1))), FaultClass::UnsupportedField);
     }
     assert!(with("source", json!({"video": "elsewhere"})).is_ok());
@@ -186,10 +189,6 @@ fn what_would_change_a_sample_and_is_not_supported_makes_the_record_bad() {
             json!({"messages": [{"role": "user", "content": [part]}, {"role": "assistant", "content": "a"}]}),
         )
     };
-    assert_eq!(
-        class(part(json!({"type": "image", "image": "a", "max_pixels": 9}))),
-        FaultClass::UnsupportedField
-    );
     assert_eq!(class(part(json!({"type": "video", "video": "a"}))), FaultClass::UnsupportedModality);
     assert_eq!(class(part(json!({"depth_map": "a"}))), FaultClass::UnsupportedModality);
     assert_eq!(class(part(json!({"type": "text", "text": "a", "image": "b"}))), FaultClass::WrongShape);
@@ -218,7 +217,7 @@ fn images_in_answers_and_instructions_are_refused() {
 
 #[test]
 fn references_are_paths_or_bytes() {
-    let read = |value: Value| ReferenceReader::new(&[]).read(&value);
+    let read = |value: Value| ReferenceReader::new(&[], ImageSize::default()).read(&value);
     let png: &[u8] = b"\x89PNG\r\n\x1a\n and sixty bytes more, so that it is taken for a picture of its own";
     let png = Bytes::from_static(png);
     let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &png);
@@ -230,6 +229,10 @@ fn references_are_paths_or_bytes() {
     assert_eq!(read(json!({"bytes": encoded, "path": "a"})).unwrap(), ImageReference::Inline(png));
     assert_eq!(read(json!({"bytes": [1, 2]})).unwrap(), ImageReference::Inline(vec![1, 2].into()));
     assert_eq!(read(json!({"bytes": null, "path": "a/../b"})).unwrap(), reference("a/../b"));
+    assert_eq!(
+        read(json!({"path": "shard.tar", "offset": 512, "length": 10})).unwrap(),
+        ImageReference::Range { path: "shard.tar".into(), offset: 512, length: 10 }
+    );
     // Long names that are valid base64 and no picture stay names.
     let name = "a".repeat(80);
     assert_eq!(read(json!(name)).unwrap(), reference(&name));
@@ -244,7 +247,14 @@ fn references_are_paths_or_bytes() {
         json!("data:image/png,abc"),
         json!("data:image/png;base64,***"),
         json!("data:nothing"),
-        json!({"path": "shard.tar", "offset": 0, "length": 10}),
+        json!({"path": "shard.tar", "offset": 0}),
+        json!({"path": "shard.tar", "length": 10}),
+        json!({"path": "shard.tar", "offset": 0, "length": 0}),
+        json!({"path": "shard.tar", "offset": -1, "length": 10}),
+        json!({"path": "shard.tar", "offset": u64::MAX, "length": 1}),
+        json!({"path": "data:image/png;base64,AAAA", "offset": 0, "length": 1}),
+        json!({"bytes": "AAAA", "path": "shard.tar", "offset": 0, "length": 1}),
+        json!({"offset": 0, "length": 1}),
     ] {
         assert_eq!(read(bad).unwrap_err().class(), FaultClass::BadReference);
     }
@@ -327,16 +337,6 @@ fn numbers_that_lost_digits_are_refused_where_templates_print_them() {
 }
 
 #[test]
-fn the_shape_is_what_most_of_the_first_records_have() {
-    let detect = |lines: &[&str]| detect_shape(lines.iter().map(|line| line.as_bytes()));
-    let (c, m) = (r#"{"conversations": []}"#, r#"{"messages": []}"#);
-    assert_eq!(detect(&[c, "broken", m, c]), Ok(RecordShape::Conversations));
-    assert_eq!(detect(&[m]), Ok(RecordShape::Messages));
-    assert_eq!(detect(&[m, c]), Err(ShapeError::Mixed { conversations: 1, messages: 1 }));
-    assert_eq!(detect(&["{}", r#"{"messages": 1}"#]), Err(ShapeError::Unknown { records: 2 }));
-}
-
-#[test]
 fn a_record_with_both_lists_or_two_systems_is_refused() {
     let list = json!([{"from": "gpt", "value": "a"}]);
     assert_eq!(
@@ -414,8 +414,11 @@ proptest! {
     fn any_json_is_read_or_refused_and_images_stand_in_order(record in any_json(), list in prop::collection::vec(any_json(), 0..4)) {
         let mut records = vec![record.clone(), json!({"messages": list, "images": record})];
         records.push(json!({"conversations": list, "image": record}));
+        records.push(json!({"texts": list, "images": record}));
+        records.push(json!({"question": "q", "answer": record, "images": list}));
+        records.push(json!({"prompt": "p", "history": list, "response": record}));
         for record in records {
-            for shape in [RecordShape::Conversations, RecordShape::Messages] {
+            for shape in RecordShape::ALL {
                 let Ok(conversation) = parse(shape, record.clone()) else { continue };
                 let order: Vec<usize> = conversation.messages.iter().flat_map(|message| &message.parts)
                     .filter_map(|part| match part { Part::Image(index) => Some(*index), Part::Text(_) => None }).collect();
@@ -427,6 +430,6 @@ proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse_record(&bytes, &RecordShape::Messages.into());
-        let _ = detect_shape([bytes.as_slice()].into_iter());
+        let _ = detect_shape([bytes.as_slice()].into_iter(), &Columns::default());
     }
 }

@@ -60,6 +60,9 @@ fn build_message(message: &Message, hider: Option<&Hider<'_>>) -> Value {
         }
     };
     let mut fields = BTreeMap::from([("role", Value::from(message.role.as_str())), ("content", content)]);
+    if let Some(reasoning) = &message.reasoning {
+        fields.insert("reasoning_content", Value::from(hidden(reasoning, hider, hide)));
+    }
     if !message.tool_calls.is_empty() {
         fields.insert("tool_calls", message.tool_calls.iter().map(|call| json(call, hider)).collect());
     }

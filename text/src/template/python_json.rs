@@ -6,7 +6,7 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 /// The `tojson` filter of chat templates: `, ` and `: `, keys in the order given, no HTML escaping; `indent` as in Python.
-pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
+pub(crate) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let sort_keys: Option<bool> = options.get("sort_keys")?;
     let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;

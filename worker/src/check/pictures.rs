@@ -4,18 +4,19 @@
 //! of a file is fetched differs: the first bytes, more when the header needs more.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use feedmill_arena::Permit;
 use feedmill_protocol::bad::BadClass;
-use feedmill_source::{FetchError, ObjectPrefix, ObjectUri, PermanentKind};
+use feedmill_source::{FetchError, ImageRoots, ObjectPrefix, ObjectUri, PermanentKind};
 use feedmill_vision::{ImageError, ImageHeader, ImageLimits, read_header};
 use futures_util::StreamExt as _;
 use tokio::sync::OnceCell;
 
 use super::tally::PictureTally;
-use super::text::{each_record, key_hash};
+use super::text::{each_record, key_hash, stretch_hash};
 use super::{BadFound, CheckError, Pictures, Shared};
 use crate::engine::SampleKey;
 use crate::make::fetch::{Picture, class_of, refused};
@@ -153,7 +154,7 @@ pub(super) async fn picture_chunk(
         let number = read.id.record;
         let result = match shared.options.pictures {
             Pictures::Decode => decoded(shared, stream_index, stream, read, inside).await,
-            _ => sized(shared, stream, &dataset.image_base, &read).await,
+            _ => sized(shared, stream, &dataset.images, &read).await,
         };
         shared.progress.records.fetch_add(1, Relaxed);
         Ok(Some((number, result)))
@@ -222,7 +223,7 @@ fn lengths(
 async fn sized(
     shared: &Shared,
     stream: &Stream,
-    base: &ObjectPrefix,
+    places: &ImageRoots,
     read: &ReadSample,
 ) -> Result<Sized, Attempt> {
     let limits = image_limits(stream);
@@ -234,7 +235,13 @@ async fn sized(
             })),
             PictureSource::Object(uri) => {
                 let cell = shared.remembered.cell(key_hash(uri));
-                let look = || look(shared, base, uri, &limits);
+                let look = || look(shared, places.place_of(uri), uri, &limits);
+                cell.get_or_try_init(look).await.cloned()
+            }
+            // Whether it ends within the object is only known when it is asked for.
+            PictureSource::Stretch(uri, range) => {
+                let cell = shared.remembered.cell(stretch_hash(uri, range));
+                let look = || look_at_stretch(shared, places.place_of(uri), uri, range, &limits);
                 cell.get_or_try_init(look).await.cloned()
             }
         }
@@ -245,7 +252,9 @@ async fn sized(
         .zip(&read.sources)
         .map(|(known, source)| match (known, source) {
             (Ok(_), PictureSource::Inline(bytes)) => Picture::Here(bytes.clone()),
-            (Ok(looked), PictureSource::Object(_)) => Picture::NoRoom(looked.bytes),
+            (Ok(looked), PictureSource::Object(_) | PictureSource::Stretch(..)) => {
+                Picture::NoRoom(looked.bytes)
+            }
             (Err((class, detail)), _) => Picture::Bad(*class, detail.clone()),
         })
         .collect();
@@ -313,6 +322,26 @@ async fn look(
     Err(MakeError::Internal("the whole of a picture is no picture and no error".into()))
 }
 
+/// The header of a picture within a larger object, from all of its bytes.
+async fn look_at_stretch(
+    shared: &Shared,
+    base: &ObjectPrefix,
+    uri: &ObjectUri,
+    range: &Range<u64>,
+    limits: &ImageLimits,
+) -> Result<Known, MakeError> {
+    let maker = shared.maker();
+    let bytes = range.end - range.start;
+    let permit = maker.fetch.acquire(bytes, &shared.urgency).await;
+    let _permit = permit.map_err(|error| MakeError::Internal(error.to_string()))?;
+    shared.progress.requests.fetch_add(1, Relaxed);
+    let got = maker.stubborn(base, uri, || maker.stores.get_stretch(uri, range.clone())).await?;
+    Ok(match got {
+        Ok(picture) => Ok(Looked { bytes, header: read_header(&picture, limits) }),
+        Err((kind, detail)) => Err((class_of(kind), detail)),
+    })
+}
+
 /// From every pixel, exactly as samples are made.
 async fn decoded(
     shared: &Shared,
@@ -324,7 +353,7 @@ async fn decoded(
     let maker = shared.maker();
     let urgency = &shared.urgency;
     let _place = shared.decoding.acquire().await;
-    let objects = read.sources.iter().filter(|source| matches!(source, PictureSource::Object(_))).count();
+    let objects = read.sources.iter().filter(|source| !matches!(source, PictureSource::Inline(_))).count();
     shared.progress.requests.fetch_add(objects as u64, Relaxed);
     // The permit goes when the pictures' bytes are gone.
     let fetched = maker.fetch(stream, &read, inside, urgency).await?;

@@ -13,7 +13,7 @@ use super::histogram::{Histogram, Summary};
 use super::selection::Selection;
 use super::state::Done;
 use super::tally::{PictureTally, TextTally};
-use super::text::key_hash;
+use super::text::{key_hash, stretch_hash};
 use super::warning::{Warning, warnings};
 use super::{BadFound, CheckError, Pictures, Shared, Written};
 use crate::make::read::{PictureSource, interpret};
@@ -337,7 +337,7 @@ fn dataset_report(
         dropped_trailing_turns: text.dropped_turns,
         duplicates: records.map(|records| duplicates(shared, set, records, false)),
         images: ImageReport {
-            base: dataset.image_base.to_string(),
+            base: dataset.images.base().to_string(),
             stored: text.stored,
             inline: text.inline,
             keys: duplicates(shared, set, keys, true),
@@ -392,6 +392,9 @@ fn duplicates(shared: &Shared, set: usize, seen: &Distinct, pictures: bool) -> D
                 let read = interpret(stream, id, record).ok()?;
                 key = read.sources.iter().find_map(|source| match source {
                     PictureSource::Object(uri) if key_hash(uri) == hash => Some(uri.to_string()),
+                    PictureSource::Stretch(uri, range) if stretch_hash(uri, range) == hash => {
+                        Some(format!("{uri} bytes {}-{}", range.start, range.end))
+                    }
                     _ => None,
                 });
             }

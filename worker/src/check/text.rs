@@ -1,5 +1,6 @@
 //! Takes a chunk of records, gives what their text says: everything that is known without a picture.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -38,6 +39,12 @@ impl TextChunk {
 /// The hash by which a stored picture is known.
 pub(super) fn key_hash(uri: &ObjectUri) -> u128 {
     XxHash3_128::oneshot(uri.to_string().as_bytes())
+}
+
+/// The hash by which a picture within a larger object is known.
+pub(super) fn stretch_hash(uri: &ObjectUri, range: &Range<u64>) -> u128 {
+    // No key has a NUL.
+    XxHash3_128::oneshot(format!("{uri}\0{}-{}", range.start, range.end).as_bytes())
 }
 
 /// Calls `each` with the number and the bytes of every record of a chunk. Blocks on the disk.
@@ -104,6 +111,11 @@ impl TextChunk {
                             self.tally.stored += 1;
                             self.tally.on_s3 += u64::from(matches!(uri, ObjectUri::S3 { .. }));
                         }
+                        PictureSource::Stretch(uri, range) => {
+                            self.keys.add(stretch_hash(uri, range), of, number);
+                            self.tally.stored += 1;
+                            self.tally.on_s3 += u64::from(matches!(uri, ObjectUri::S3 { .. }));
+                        }
                         PictureSource::Inline(_) => self.tally.inline += 1,
                     }
                 }
@@ -165,15 +177,18 @@ async fn rows(shared: &Arc<Shared>, set: usize, table: &Table, chunk: u64) -> Re
     while let Some((number, read)) = rows.next().await {
         let mut bytes = 0;
         if let Ok(read) = &read {
-            let inside = read.sources.iter().map(|source| match source {
-                PictureSource::Inline(bytes) => bytes.as_ref(),
-                PictureSource::Object(_) => &[],
-            });
             let mut hasher = XxHash3_128::default();
             read.prepared.ids().iter().for_each(|id| hasher.write(&id.to_le_bytes()));
-            for picture in inside {
-                bytes += picture.len() as u64;
-                hasher.write(picture);
+            for (index, source) in read.sources.iter().enumerate() {
+                match source {
+                    PictureSource::Inline(picture) => {
+                        bytes += picture.len() as u64;
+                        hasher.write(picture);
+                    }
+                    PictureSource::Object(_) | PictureSource::Stretch(..) => {
+                        hasher.write(read.key(index).unwrap_or_default().as_bytes());
+                    }
+                }
             }
             if let Some(records) = &mut found.records {
                 records.add(hasher.finish_128(), set as u32, number);

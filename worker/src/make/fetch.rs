@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use feedmill_arena::{Permit, Urgency};
 use feedmill_protocol::bad::BadClass;
-use feedmill_source::{FetchError, ObjectPrefix, ObjectUri, PermanentKind};
+use feedmill_source::{FetchError, ImageRoots, ObjectPrefix, ObjectUri, PermanentKind};
 
 use super::read::{PictureSource, ReadSample, with_causes};
 use super::{Attempt, Fault, MakeError, SampleMaker};
@@ -66,6 +66,16 @@ pub(crate) enum Picture {
     Bad(BadClass, String),
 }
 
+impl PictureSource {
+    /// Bytes of a stretch, whose length is known before it is asked for; 0 for others.
+    pub(crate) fn stretch_bytes(&self) -> u64 {
+        match self {
+            PictureSource::Stretch(_, range) => range.end - range.start,
+            PictureSource::Object(_) | PictureSource::Inline(_) => 0,
+        }
+    }
+}
+
 impl Picture {
     /// Bytes of the object, as far as they count against the record's limit.
     fn bytes(&self) -> u64 {
@@ -81,12 +91,7 @@ impl Picture {
 pub(crate) fn refused(read: &ReadSample, limit: u64, pictures: &[Picture]) -> Option<Fault> {
     let bytes: u64 = pictures.iter().map(Picture::bytes).sum();
     if bytes > limit {
-        return Some(Fault {
-            class: BadClass::ImageTooManyBytes,
-            line: read.line,
-            key: read.row.clone(),
-            detail: format!("the record's pictures have {bytes} bytes, the limit is {limit}"),
-        });
+        return Some(too_many_bytes(read, bytes, limit));
     }
     pictures.iter().enumerate().find_map(|(source, picture)| match picture {
         Picture::Bad(class, detail) => {
@@ -96,12 +101,21 @@ pub(crate) fn refused(read: &ReadSample, limit: u64, pictures: &[Picture]) -> Op
     })
 }
 
+fn too_many_bytes(read: &ReadSample, bytes: u64, limit: u64) -> Fault {
+    Fault {
+        class: BadClass::ImageTooManyBytes,
+        line: read.line,
+        key: None,
+        detail: format!("the record's pictures have {bytes} bytes, the limit is {limit}"),
+    }
+}
+
 /// The class of a picture that cannot be had.
 pub(crate) fn class_of(kind: PermanentKind) -> BadClass {
     match kind {
         PermanentKind::Missing | PermanentKind::Changed => BadClass::ImageMissing,
         PermanentKind::TooLarge { .. } => BadClass::ImageTooManyBytes,
-        PermanentKind::InvalidKey => BadClass::BadReference,
+        PermanentKind::InvalidKey | PermanentKind::PastEnd => BadClass::BadReference,
     }
 }
 
@@ -123,25 +137,28 @@ impl SampleMaker {
         let most = stream.limits.max_image_bytes.0;
         let limit = stream.limits.max_sample_bytes.0;
         let objects = read.sources.iter().filter(|source| matches!(source, PictureSource::Object(_))).count();
+        let known: u64 = read.sources.iter().map(PictureSource::stretch_bytes).sum();
+        if known > limit {
+            return Err(Attempt::Bad(too_many_bytes(read, known, limit)));
+        }
         // Together the guesses may have no more than the record may.
-        let guess = self.guess.now(most).min(limit / (objects as u64).max(1));
+        let guess = self.guess.now(most).min((limit - known) / (objects as u64).max(1));
         let mut rooms: Vec<u64> = read
             .sources
             .iter()
             .map(|source| match source {
                 PictureSource::Object(_) => guess,
-                PictureSource::Inline(_) => 0,
+                PictureSource::Stretch(..) | PictureSource::Inline(_) => source.stretch_bytes(),
             })
             .collect();
         loop {
-            let mut permit = match objects {
-                0 => inside.take(),
-                _ => {
-                    let asked = rooms.iter().sum::<u64>().saturating_add(inside_bytes);
-                    let permit = self.fetch.acquire(asked, urgency).await;
-                    Some(permit.map_err(|error| MakeError::Internal(error.to_string()))?)
-                }
-            };
+            let mut permit = inside.take();
+            if objects > 0 || known > 0 {
+                // A record with more than its limit is refused, whatever is asked for it here.
+                let asked = rooms.iter().sum::<u64>().saturating_add(inside_bytes).min(limit);
+                let taken = self.fetch.acquire(asked, urgency).await;
+                permit = Some(taken.map_err(|error| MakeError::Internal(error.to_string()))?);
+            }
             let pictures = self.pictures(stream, read, &rooms).await?;
             if let Some(fault) = refused(read, limit, &pictures) {
                 return Err(Attempt::Bad(fault));
@@ -153,7 +170,7 @@ impl SampleMaker {
                     .map(Picture::bytes)
                     .zip(&read.sources)
                     .map(|(bytes, source)| match source {
-                        PictureSource::Object(_) => bytes,
+                        PictureSource::Object(_) | PictureSource::Stretch(..) => bytes,
                         PictureSource::Inline(_) => 0,
                     })
                     .collect();
@@ -163,15 +180,19 @@ impl SampleMaker {
             let mut held = 0;
             for (picture, source) in pictures.into_iter().zip(&read.sources) {
                 if let Picture::Here(bytes) = picture {
-                    if let PictureSource::Object(_) = source {
-                        self.guess.saw(bytes.len() as u64);
-                        held += bytes.len() as u64;
+                    match source {
+                        PictureSource::Object(_) => {
+                            self.guess.saw(bytes.len() as u64);
+                            held += bytes.len() as u64;
+                        }
+                        PictureSource::Stretch(..) => held += bytes.len() as u64,
+                        PictureSource::Inline(_) => {}
                     }
                     fetched.push(bytes);
                 }
             }
             if let Some(permit) = &mut permit
-                && objects > 0
+                && (objects > 0 || known > 0)
             {
                 permit.shrink_to(held + inside_bytes);
             }
@@ -187,12 +208,12 @@ impl SampleMaker {
         rooms: &[u64],
     ) -> Result<Vec<Picture>, MakeError> {
         let dataset = stream.datasets.get(read.id.dataset);
-        let base = &dataset.ok_or_else(|| MakeError::Internal("no such data set".into()))?.image_base;
+        let places = &dataset.ok_or_else(|| MakeError::Internal("no such data set".into()))?.images;
         let most = stream.limits.max_image_bytes.0;
         let mut pictures = Vec::with_capacity(read.sources.len());
         for (sources, rooms) in read.sources.chunks(AT_ONCE).zip(rooms.chunks(AT_ONCE)) {
             let asked =
-                sources.iter().zip(rooms).map(|(source, room)| self.picture(base, source, *room, most));
+                sources.iter().zip(rooms).map(|(source, room)| self.picture(places, source, *room, most));
             pictures.extend(futures_util::future::try_join_all(asked).await?);
         }
         Ok(pictures)
@@ -200,16 +221,23 @@ impl SampleMaker {
 
     async fn picture(
         &self,
-        base: &ObjectPrefix,
+        places: &ImageRoots,
         source: &PictureSource,
         room: u64,
         most: u64,
     ) -> Result<Picture, MakeError> {
-        let uri = match source {
+        let (uri, range) = match source {
             PictureSource::Inline(bytes) => return Ok(Picture::Here(bytes.clone())),
-            PictureSource::Object(uri) => uri,
+            PictureSource::Object(uri) => (uri, None),
+            PictureSource::Stretch(uri, range) => (uri, Some(range)),
         };
-        Ok(match self.stubborn(base, uri, || self.stores.get(uri, room)).await? {
+        let ask = || async {
+            match range {
+                None => self.stores.get(uri, room).await,
+                Some(range) => self.stores.get_stretch(uri, range.clone()).await,
+            }
+        };
+        Ok(match self.stubborn(places.place_of(uri), uri, ask).await? {
             Ok(bytes) => Picture::Here(bytes),
             Err((PermanentKind::TooLarge { bytes, .. }, _)) if bytes <= most && bytes > room => {
                 Picture::NoRoom(bytes)

@@ -3,6 +3,7 @@
 //! The place is reserved first, then memory for decoding, then a thread; the pixels go straight into the
 //! place they are served from.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use feedmill_arena::{ArenaError, RegionWriter, Revoked, Urgency};
@@ -88,7 +89,8 @@ fn too_large(error: ArenaError) -> MakeError {
     MakeError::TooLarge { detail: format!("{error}; raise cache.sharedMemory") }
 }
 
-/// Decodes, resizes and patchifies every picture into its place; a picture that stands twice is copied.
+/// Decodes, resizes and patchifies every picture into its place; a picture that stands twice in one size is
+/// copied.
 fn pixels(
     stream: &Stream,
     sized: &SizedSample,
@@ -103,14 +105,14 @@ fn pixels(
         .get_mut(..shape.patches_len())
         .ok_or_else(|| MakeError::Internal("the region is too small".into()))?;
     let mut begin = 0;
-    let mut done: Vec<Option<usize>> = vec![None; sized.headers.len()];
+    let mut done: HashMap<(usize, (u32, u32)), usize> = HashMap::new();
     for picture in &sized.sized {
         let length = picture.grid.patch_bytes(&geometry);
         let (before, rest) = patches.split_at_mut(begin);
         let place =
             rest.get_mut(..length).ok_or_else(|| MakeError::Internal("the region is too small".into()))?;
-        match done[picture.source] {
-            Some(first) => place.copy_from_slice(&before[first..first + length]),
+        match done.get(&(picture.source, picture.resized)) {
+            Some(first) => place.copy_from_slice(&before[*first..first + length]),
             None => make(
                 &sized.pictures[picture.source],
                 &sized.headers[picture.source],
@@ -122,7 +124,7 @@ fn pixels(
             )
             .map_err(|error| picture_fault(&sized.read, picture.source, &error))?,
         }
-        done[picture.source].get_or_insert(begin);
+        done.entry((picture.source, picture.resized)).or_insert(begin);
         begin += length;
     }
     Ok(())

@@ -1,7 +1,9 @@
 //! Takes a record, gives its text and what pictures it names.
 
+use std::ops::Range;
+
 use feedmill_protocol::bad::BadClass;
-use feedmill_source::{ObjectUri, Record, RecordReadError, resolve_reference};
+use feedmill_source::{ObjectUri, Record, RecordReadError, ReferenceError};
 use feedmill_text::fault::FaultClass;
 use feedmill_text::processor::Prepared;
 use feedmill_text::record::{Conversation, ImageReference, Row, parse_line, read_row};
@@ -14,6 +16,8 @@ use crate::stream::{CHANGED_REMEDY, Records, Stream};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PictureSource {
     Object(ObjectUri),
+    /// Bytes of a larger object.
+    Stretch(ObjectUri, Range<u64>),
     Inline(bytes::Bytes),
 }
 
@@ -41,13 +45,16 @@ impl ReadSample {
     pub fn key(&self, source: usize) -> Option<String> {
         match self.sources.get(source) {
             Some(PictureSource::Object(uri)) => Some(uri.to_string()),
+            Some(PictureSource::Stretch(uri, range)) => {
+                Some(format!("{uri} bytes {}-{}", range.start, range.end))
+            }
             _ => self.row.clone(),
         }
     }
 
     /// Whether some picture lies outside of the record.
     pub(super) fn has_objects(&self) -> bool {
-        self.sources.iter().any(|source| matches!(source, PictureSource::Object(_)))
+        self.sources.iter().any(|source| !matches!(source, PictureSource::Inline(_)))
     }
 }
 
@@ -130,11 +137,20 @@ pub(super) fn read_record(
     let mut sources: Vec<PictureSource> = Vec::new();
     let mut uses = Vec::with_capacity(conversation.images.len());
     for image in &conversation.images {
+        let resolve = |path: &str| {
+            let wrong = |error: ReferenceError| bad(BadClass::BadReference, with_causes(&error));
+            dataset.images.resolve(path).map_err(wrong)
+        };
         let source = match &image.reference {
-            ImageReference::Path(path) => PictureSource::Object(
-                resolve_reference(&dataset.image_base, &[], path)
-                    .map_err(|error| bad(BadClass::BadReference, with_causes(&error)))?,
-            ),
+            ImageReference::Path(path) => PictureSource::Object(resolve(path)?),
+            ImageReference::Range { path, offset, length } => {
+                let most = stream.limits.max_image_bytes.0;
+                if *length > most {
+                    let detail = format!("the byte range has {length} bytes, the limit is {most}");
+                    return Err(bad(BadClass::ImageTooManyBytes, detail));
+                }
+                PictureSource::Stretch(resolve(path)?, *offset..offset.saturating_add(*length))
+            }
             ImageReference::Inline(bytes) => PictureSource::Inline(bytes.clone()),
         };
         let index = sources.iter().position(|known| *known == source).unwrap_or_else(|| {

@@ -5,7 +5,8 @@
 use bytes::Bytes;
 use feedmill_protocol::bad::BadClass;
 use feedmill_protocol::pipeline::spec::TooLongPolicy;
-use feedmill_text::processor::Encoded;
+use feedmill_text::processor::{Encoded, Prepared};
+use feedmill_text::record::{Conversation, ImageSize, Message, Role};
 use feedmill_vision::{Geometry, Grid, ImageError, ImageHeader, ImageLimits, read_header, smart_resize};
 
 use super::read::ReadSample;
@@ -25,6 +26,18 @@ pub struct SizedPicture {
     pub grid: Grid,
 }
 
+impl SizedPicture {
+    /// Memory for rows of the resize. A record may ask for another shape than the picture's, and then the rows that
+    /// four rows of the output are made of, as wide as the output, are more than a header knows of.
+    fn row_bytes(&self, header: &ImageHeader) -> u64 {
+        let (width, height) = header.stored_size();
+        // From 5 on a picture is turned on its side.
+        let from_height = if header.orientation() >= 5 { width.max(height) } else { height };
+        let (height, width) = self.resized;
+        16 * u64::from(from_height) * u64::from(width) / u64::from(height.max(1))
+    }
+}
+
 /// A sample of which only the pixels are missing.
 #[derive(Debug)]
 pub struct SizedSample {
@@ -40,6 +53,8 @@ pub struct SizedSample {
     pub encoded: Encoded,
     /// The limit of pixels that was used: lower than the processor's where pictures were shrunk.
     pub max_pixels: u64,
+    /// Turns left out at the end, because the sample was too long with them.
+    pub dropped_turns: u32,
 }
 
 impl SizedSample {
@@ -63,10 +78,12 @@ impl SizedSample {
     /// Most memory that decoding one of its pictures takes, when it takes no more than `most_hidden` beyond what
     /// it announces.
     pub(super) fn decode_bytes(&self, most_hidden: u64) -> u64 {
-        let bytes = |header: &ImageHeader| {
-            header.decode_bytes().saturating_add(header.hidden_bytes().min(most_hidden))
+        let bytes = |picture: &SizedPicture| {
+            let header = self.headers.get(picture.source)?;
+            let hidden = header.hidden_bytes().min(most_hidden);
+            Some(header.decode_bytes().saturating_add(hidden).saturating_add(picture.row_bytes(header)))
         };
-        self.headers.iter().map(bytes).max().unwrap_or(0)
+        self.sized.iter().filter_map(bytes).max().unwrap_or(0)
     }
 
     /// Most memory that a child takes which makes its pictures.
@@ -96,12 +113,18 @@ pub(crate) fn size(stream: &Stream, read: ReadSample, pictures: Vec<Bytes>) -> R
         let header = read_header(bytes, &limits).map_err(|error| picture_fault(&read, source, &error))?;
         headers.push(header);
     }
-    let Fitted { sized, tokens, max_pixels } = fit(stream, &read, &headers)?;
+    let Fitted { sized, tokens, max_pixels, shorter } = fit(stream, &read, &headers)?;
+    let (mut read, mut dropped_turns) = (read, 0);
+    if let Some(shorter) = shorter {
+        dropped_turns = shorter.dropped_turns;
+        read.uses.truncate(sized.len());
+        (read.conversation, read.prepared) = (shorter.conversation, shorter.prepared);
+    }
     let encoded = read
         .prepared
         .expand(&tokens)
         .map_err(|error| MakeError::Internal(super::read::with_causes(&error)))?;
-    Ok(SizedSample { read, pictures, headers, sized, encoded, max_pixels })
+    Ok(SizedSample { read, pictures, headers, sized, encoded, max_pixels, dropped_turns })
 }
 
 /// What a picture's header must keep to.
@@ -117,6 +140,15 @@ pub(crate) struct Fitted {
     tokens: Vec<u32>,
     /// The limit of pixels that was used.
     pub(crate) max_pixels: u64,
+    /// What is left of the record where turns had to go.
+    shorter: Option<Shorter>,
+}
+
+/// A record without its last turns.
+struct Shorter {
+    conversation: Conversation,
+    prepared: Prepared,
+    dropped_turns: u32,
 }
 
 /// Pictures and their tokens at one limit of pixels.
@@ -127,13 +159,14 @@ fn at(
     max_pixels: u64,
 ) -> Result<(Vec<SizedPicture>, Vec<u32>), Attempt> {
     let processor = &stream.processor;
-    let geometry = Geometry { max_pixels, ..processor.geometry };
     let mut sized = Vec::with_capacity(read.uses.len());
     let mut tokens = Vec::with_capacity(read.uses.len());
-    for source in &read.uses {
+    for (source, image) in read.uses.iter().zip(&read.conversation.images) {
         let header =
             headers.get(*source).ok_or_else(|| MakeError::Internal("a picture is missing".into()))?;
         let (width, height) = header.oriented_size(&processor.colors);
+        let (height, width) = image.size.resized.unwrap_or((height, width));
+        let geometry = asked(&processor.geometry, image.size, max_pixels);
         let resized =
             smart_resize(height, width, &geometry).map_err(|error| picture_fault(read, *source, &error))?;
         let grid = Grid::of(resized, &geometry);
@@ -143,6 +176,15 @@ fn at(
         tokens.push(count);
     }
     Ok((sized, tokens))
+}
+
+/// The processor's limits with what a record asks of one image: its own limits count within the processor's, and the
+/// common limit of a sample that is too long goes no lower than the image's own least.
+fn asked(geometry: &Geometry, size: ImageSize, max_pixels: u64) -> Geometry {
+    let within = |pixels: u64| pixels.clamp(geometry.min_pixels, geometry.max_pixels);
+    let least = size.min_pixels.map_or(geometry.min_pixels, within);
+    let most = size.max_pixels.map_or(geometry.max_pixels, within);
+    Geometry { min_pixels: least, max_pixels: most.min(max_pixels).max(least), ..*geometry }
 }
 
 /// Tokens of the sample at one limit of pixels, whatever the longest sample may have.
@@ -159,41 +201,100 @@ pub(crate) fn length_at(
 /// Sizes every picture so that the sample fits, as the processor's policy says.
 pub(crate) fn fit(stream: &Stream, read: &ReadSample, headers: &[ImageHeader]) -> Result<Fitted, Attempt> {
     let processor = &stream.processor;
-    let fit = |max_pixels: u64| at(stream, read, headers, max_pixels);
-    let mut max_pixels = processor.geometry.max_pixels;
-    let (mut sized, mut tokens) = fit(max_pixels)?;
+    let max_pixels = processor.geometry.max_pixels;
+    let (sized, tokens) = at(stream, read, headers, max_pixels)?;
     let limit = processor.max_tokens;
     let length = read.prepared.expanded_len(&tokens);
-    if length > limit {
-        let too_long = |detail| {
-            let key = read.row.clone();
-            Attempt::Bad(Fault { class: BadClass::TooLong, line: read.line, key, detail })
-        };
-        let shrinks = processor.too_long == TooLongPolicy::ShrinkImages && !sized.is_empty();
-        if !shrinks {
-            return Err(too_long(format!("the sample has {length} tokens, maxTokens is {limit}")));
-        }
-        let fits = |max_pixels: u64| -> Result<bool, Attempt> {
-            let (_, tokens) = fit(max_pixels)?;
-            Ok(read.prepared.expanded_len(&tokens) <= limit)
-        };
-        // The largest limit of pixels that fits: sizes never shrink when the limit grows.
-        let (mut good, mut bad) = (processor.geometry.min_pixels, max_pixels);
-        if !fits(good)? {
-            let detail = format!(
-                "the sample has {length} tokens, maxTokens is {limit}, and it does not fit with pictures of \
-                 {good} pixels either"
-            );
-            return Err(too_long(detail));
-        }
-        while bad - good > 1 {
-            let middle = good + (bad - good) / 2;
-            if fits(middle)? { good = middle } else { bad = middle }
-        }
-        max_pixels = good;
-        (sized, tokens) = fit(max_pixels)?;
+    let whole = Fitted { sized, tokens, max_pixels, shorter: None };
+    if length <= limit {
+        return Ok(whole);
     }
-    Ok(Fitted { sized, tokens, max_pixels })
+    let too_long = |why: &str| {
+        let detail = format!("the sample has {length} tokens, maxTokens is {limit}{why}");
+        Attempt::Bad(Fault { class: BadClass::TooLong, line: read.line, key: read.row.clone(), detail })
+    };
+    match processor.too_long {
+        TooLongPolicy::ShrinkImages if !whole.sized.is_empty() => {
+            let least = processor.geometry.min_pixels;
+            shrink(stream, read, headers)?.ok_or_else(|| {
+                too_long(&format!(", and it does not fit with pictures of {least} pixels either"))
+            })
+        }
+        TooLongPolicy::DropTurns => drop_turns(stream, read, whole)
+            .ok_or_else(|| too_long(", and it does not fit with its first turn alone either")),
+        TooLongPolicy::ShrinkImages | TooLongPolicy::Substitute | TooLongPolicy::Fail => Err(too_long("")),
+    }
+}
+
+/// The pictures under the largest limit of pixels with which the sample fits: sizes never shrink when the limit grows.
+fn shrink(stream: &Stream, read: &ReadSample, headers: &[ImageHeader]) -> Result<Option<Fitted>, Attempt> {
+    let geometry = &stream.processor.geometry;
+    let fitted = |max_pixels: u64| -> Result<Option<Fitted>, Attempt> {
+        let (sized, tokens) = at(stream, read, headers, max_pixels)?;
+        let fits = read.prepared.expanded_len(&tokens) <= stream.processor.max_tokens;
+        Ok(fits.then_some(Fitted { sized, tokens, max_pixels, shorter: None }))
+    };
+    let (mut good, mut bad) = (geometry.min_pixels, geometry.max_pixels);
+    let mut best = fitted(good)?;
+    while best.is_some() && bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        match fitted(middle)? {
+            Some(larger) => (good, best) = (middle, Some(larger)),
+            None => bad = middle,
+        }
+    }
+    Ok(best)
+}
+
+/// The most turns with which the sample fits, found by halving. A turn is a user's message and what follows it up to
+/// the next user's.
+fn drop_turns(stream: &Stream, read: &ReadSample, whole: Fitted) -> Option<Fitted> {
+    let processor = &stream.processor;
+    let ends = turn_ends(&read.conversation.messages);
+    let kept = |turns: usize| -> Option<Shorter> {
+        let conversation = read.conversation.first_messages(*ends.get(turns)?);
+        // What the template or the labels refuse when it is cut here is not kept.
+        let prepared = processor.text.prepare(&conversation).ok()?;
+        let tokens = whole.tokens.get(..conversation.images.len())?;
+        let dropped_turns = u32::try_from(ends.len() - turns).unwrap_or(u32::MAX);
+        (prepared.expanded_len(tokens) <= processor.max_tokens).then_some(Shorter {
+            conversation,
+            prepared,
+            dropped_turns,
+        })
+    };
+    let (mut low, mut high) = (0, ends.len());
+    let mut best = None;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match kept(middle) {
+            Some(fitting) => {
+                best = Some(fitting);
+                low = middle + 1;
+            }
+            None => high = middle,
+        }
+    }
+    let shorter = best?;
+    let mut fitted = whole;
+    fitted.sized.truncate(shorter.conversation.images.len());
+    fitted.tokens.truncate(shorter.conversation.images.len());
+    Some(Fitted { shorter: Some(shorter), ..fitted })
+}
+
+/// Where a conversation may end early: before every turn but the first. Messages of a user that follow each other are
+/// one turn's.
+fn turn_ends(messages: &[Message]) -> Vec<usize> {
+    let mut ends = Vec::new();
+    let mut answered = false;
+    for (index, message) in messages.iter().enumerate() {
+        let follows = index > 0 && messages.get(index - 1).is_some_and(|before| before.role != Role::User);
+        if message.role == Role::User && follows && answered {
+            ends.push(index);
+        }
+        answered |= message.role == Role::Assistant;
+    }
+    ends
 }
 
 /// A fault of one of the record's pictures.

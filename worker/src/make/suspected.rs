@@ -1,6 +1,7 @@
 //! Takes a suspected record's pictures, has a child process read their headers and make their patches, and
 //! tells what its end means for the record.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,7 +92,7 @@ impl Child {
         }
     }
 
-    /// Makes every picture of a sample in its place; a picture that stands twice is copied.
+    /// Makes every picture of a sample in its place; a picture that stands twice in one size is copied.
     pub(super) fn pixels(
         &self,
         stream: &Stream,
@@ -103,7 +104,7 @@ impl Child {
         let geometry = Geometry { max_pixels: sized.max_pixels, ..stream.processor.geometry };
         let mut rest = region.get_mut(..shape.patches_len()).ok_or_else(too_small)?;
         let mut begin = 0;
-        let mut first: Vec<Option<usize>> = vec![None; sized.headers.len()];
+        let mut first: HashMap<(usize, (u32, u32)), usize> = HashMap::new();
         let mut copies = Vec::new();
         let mut sources = Vec::new();
         let mut pictures = Vec::new();
@@ -111,10 +112,10 @@ impl Child {
             let length = picture.grid.patch_bytes(&geometry);
             let (place, behind) = rest.split_at_mut_checked(length).ok_or_else(too_small)?;
             rest = behind;
-            match first[picture.source] {
-                Some(from) => copies.push((from, begin, length)),
+            match first.get(&(picture.source, picture.resized)) {
+                Some(from) => copies.push((*from, begin, length)),
                 None => {
-                    first[picture.source] = Some(begin);
+                    first.insert((picture.source, picture.resized), begin);
                     sources.push(picture.source);
                     let bytes = &sized.pictures[picture.source];
                     pictures.push(PictureOrder { bytes, resized: Some(picture.resized), place });

@@ -125,6 +125,7 @@ fn described(stream: &Stream, sample: &SizedSample, hash: SampleHash) -> Value {
         "text": runs,
         "token_list": token_list(stream, sample),
         "max_pixels": sample.max_pixels,
+        "dropped_turns": sample.dropped_turns,
         "shrunk": sample.max_pixels < geometry.max_pixels,
     })
 }

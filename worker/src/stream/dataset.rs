@@ -3,12 +3,15 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use feedmill_protocol::pipeline::spec::{DatasetSpec, RecordFormat};
+use feedmill_protocol::pipeline::spec::{ColumnPart, DatasetSpec, ImagePrefix, RecordFormat};
 use feedmill_source::{
-    FetchError, Manifest, ManifestError, ManifestSettings, MissingLooksLike, ObjectPrefix, ObjectUri,
-    Progress, RecordReadError, Stores, Table, TableError, UriError,
+    FetchError, ImageRoots, Manifest, ManifestError, ManifestSettings, MissingLooksLike, ObjectPrefix,
+    ObjectUri, Progress, RecordReadError, ReferenceError, Stores, Table, TableError, UriError,
 };
-use feedmill_text::record::{RecordRules, RecordShape, ShapeError, detect_shape, detect_shape_of_rows};
+use feedmill_text::record::{
+    Column, Columns, RecordRules, RecordShape, RowTemplate, RowTemplateError, ShapeError, detect_shape,
+    detect_shape_of_rows,
+};
 
 use super::cells::{DoubleName, row_of};
 
@@ -27,10 +30,12 @@ pub struct Dataset {
     pub uri: String,
     /// Its records.
     pub records: Records,
-    /// What relative image references are joined to.
-    pub image_base: ObjectPrefix,
+    /// Where its images lie.
+    pub images: ImageRoots,
     /// How all its records are read.
     pub rules: RecordRules,
+    /// What was asked for, for the plan.
+    pub(super) spec: DatasetSpec,
     /// Whether the shape was detected rather than named.
     pub shape_detected: bool,
     /// How much of it an epoch holds.
@@ -117,6 +122,18 @@ pub enum DatasetError {
     /// Its first records.
     #[error("the manifest's first records cannot be read")]
     Records(#[from] RecordReadError),
+    /// A folder that a prefix of references leads to.
+    #[error("imagePrefixes cannot lead to {to}")]
+    Prefix {
+        /// What was given.
+        to: String,
+        /// What is wrong with it.
+        #[source]
+        source: ReferenceError,
+    },
+    /// Its template.
+    #[error("template")]
+    Template(#[from] RowTemplateError),
     /// No shape.
     #[error("the shape of its records cannot be told")]
     Shape(#[from] ShapeError),
@@ -146,13 +163,21 @@ impl Dataset {
         let folder = spec.uri.rfind('/').map_or("", |slash| &spec.uri[..=slash]);
         let base = spec.image_base_uri.as_deref().unwrap_or(folder);
         let image_base = ObjectPrefix::parse(base).map_err(wrong(base))?;
-        let named = match spec.record_format {
-            RecordFormat::Conversations => Some(RecordShape::Conversations),
-            RecordFormat::Messages => Some(RecordShape::Messages),
-            RecordFormat::Auto => None,
+        let columns: Columns =
+            spec.columns.iter().map(|(part, name)| (column(*part), name.clone())).collect();
+        let template = spec.template.as_deref().map(RowTemplate::compile).transpose()?;
+        let named = match (spec.record_format, &template) {
+            (RecordFormat::Auto, None) => None,
+            // What a template writes.
+            (RecordFormat::Auto, Some(_)) => Some(RecordShape::Messages),
+            (RecordFormat::Conversations, _) => Some(RecordShape::Conversations),
+            (RecordFormat::Messages, _) => Some(RecordShape::Messages),
+            (RecordFormat::Texts, _) => Some(RecordShape::Texts),
+            (RecordFormat::QuestionAnswer, _) => Some(RecordShape::QuestionAnswer),
+            (RecordFormat::PromptResponse, _) => Some(RecordShape::PromptResponse),
         };
         let (records, rules) = if spec.is_parquet() {
-            open_table(spec, stores, settings, named, progress).await?
+            open_table(spec, stores, settings, named, (columns, template), progress).await?
         } else {
             let uri = ObjectUri::parse(&spec.uri).map_err(wrong(&spec.uri))?;
             let manifest = Manifest::open(stores, &uri, settings, progress).await?;
@@ -161,24 +186,46 @@ impl Dataset {
             }
             let shape = match named {
                 Some(shape) => shape,
-                None => first_shape(&manifest)?,
+                None => first_shape(&manifest, &columns)?,
             };
-            (Records::Manifest(Box::new(manifest)), RecordRules::from(shape))
+            (Records::Manifest(Box::new(manifest)), RecordRules { shape, columns, template })
         };
-        let missing = stores
-            .probe(&image_base)
-            .await
-            .map_err(|source| DatasetError::Images { base: image_base.to_string(), source })?;
+        let mut prefixes = Vec::with_capacity(spec.image_prefixes.len());
+        for ImagePrefix { from, to } in &spec.image_prefixes {
+            let place = if to.contains("://") {
+                ObjectPrefix::parse(to).map_err(wrong(to))?
+            } else {
+                let folder = image_base.folder(to);
+                folder.map_err(|source| DatasetError::Prefix { to: to.clone(), source })?
+            };
+            prefixes.push((from.clone(), place));
+        }
+        let roots = spec.image_roots.iter().map(|root| ObjectPrefix::parse(root).map_err(wrong(root)));
+        let images = ImageRoots::new(image_base, prefixes, roots.collect::<Result<_, _>>()?);
+        let mut missing = None;
+        let mut known: Vec<&ObjectPrefix> = Vec::new();
+        for place in images.places() {
+            if known.contains(&place) {
+                continue;
+            }
+            let looks_like = stores
+                .probe(place)
+                .await
+                .map_err(|source| DatasetError::Images { base: place.to_string(), source })?;
+            missing.get_or_insert(looks_like);
+            known.push(place);
+        }
         Ok(Self {
             name: spec.name.clone(),
             uri: spec.uri.clone(),
             records,
-            image_base,
+            images,
             rules,
             shape_detected: named.is_none(),
             percent: spec.percent,
             exclude: spec.exclude.iter().copied().collect(),
-            missing,
+            missing: missing.unwrap_or(MissingLooksLike::NotFound),
+            spec: spec.clone(),
             changed: AtomicBool::new(false),
         })
     }
@@ -195,22 +242,41 @@ impl Dataset {
     }
 }
 
+fn column(part: ColumnPart) -> Column {
+    match part {
+        ColumnPart::Id => Column::Id,
+        ColumnPart::Image => Column::Image,
+        ColumnPart::Conversations => Column::Conversations,
+        ColumnPart::Messages => Column::Messages,
+        ColumnPart::Texts => Column::Texts,
+        ColumnPart::Question => Column::Question,
+        ColumnPart::Answer => Column::Answer,
+        ColumnPart::Prompt => Column::Prompt,
+        ColumnPart::Input => Column::Input,
+        ColumnPart::Response => Column::Response,
+        ColumnPart::History => Column::History,
+        ColumnPart::System => Column::System,
+        ColumnPart::Tools => Column::Tools,
+    }
+}
+
 /// Reads footers alone: the shape is told from the columns, so that a start costs no data.
 async fn open_table(
     spec: &DatasetSpec,
     stores: &Stores,
     settings: &ManifestSettings,
     named: Option<RecordShape>,
+    (columns, template): (Columns, Option<RowTemplate>),
     progress: impl Fn(Progress) + Send + 'static,
 ) -> Result<(Records, RecordRules), DatasetError> {
     let shape = match named {
         Some(shape) => shape,
         None => {
             let example = row_of(Table::example(stores, &spec.uri).await?)?;
-            detect_shape_of_rows(std::iter::once(&example))?
+            detect_shape_of_rows(std::iter::once(&example), &columns)?
         }
     };
-    let rules = RecordRules::from(shape);
+    let rules = RecordRules { shape, columns, template };
     let wanted = |column: &str| rules.reads_column(column);
     let told = |done: feedmill_source::TableProgress| {
         progress(Progress { records: done.rows, ..Progress::default() });
@@ -223,7 +289,7 @@ async fn open_table(
 }
 
 /// Reads some records on this thread; a worker that starts has nothing else to do.
-fn first_shape(manifest: &Manifest) -> Result<RecordShape, DatasetError> {
+fn first_shape(manifest: &Manifest, columns: &Columns) -> Result<RecordShape, DatasetError> {
     let mut records = Vec::new();
     for index in 0..manifest.len().min(SHAPE_RECORDS) {
         match manifest.record(index) {
@@ -232,5 +298,5 @@ fn first_shape(manifest: &Manifest) -> Result<RecordShape, DatasetError> {
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(detect_shape(records.iter().map(Vec::as_slice))?)
+    Ok(detect_shape(records.iter().map(Vec::as_slice), columns)?)
 }

@@ -8,6 +8,7 @@ use feedmill_protocol::pipeline::spec::LimitsSpec;
 use feedmill_protocol::pipeline::validated::ValidatedStream;
 use feedmill_protocol::plan::Plan;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::dataset::Dataset;
 use super::processor::Processor;
@@ -30,6 +31,13 @@ pub(super) fn plan(
         plan.set(fact("records"), dataset.records.len());
         plan.set(fact("percent"), dataset.percent);
         plan.set(fact("shape"), written(&dataset.rules.shape));
+        let spec = &dataset.spec;
+        plan.set(fact("columns"), written(&spec.columns));
+        plan.set(fact("template"), spec.template.as_ref().map(|text| hex(&Sha256::digest(text))));
+        // Which references can be followed; where prefixes lead is an address, as the image base is.
+        let prefixes: Vec<&str> = spec.image_prefixes.iter().map(|prefix| prefix.from.as_str()).collect();
+        plan.set(fact("image_prefixes"), prefixes);
+        plan.set(fact("image_roots"), spec.image_roots.clone());
         let mut exclude: Vec<u64> = dataset.exclude.iter().copied().collect();
         exclude.sort_unstable();
         plan.set(fact("exclude"), exclude);

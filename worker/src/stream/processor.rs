@@ -145,7 +145,7 @@ fn text_settings(spec: &ProcessorSpec) -> Result<TextSettings, ProcessorError> {
         },
         template_kwargs: spec.template_kwargs.clone().into_iter().collect(),
         date: spec.date.as_deref().map(str::parse).transpose()?,
-        ..TextSettings::default()
+        sanitize: spec.control_tokens.sanitize,
     })
 }
 

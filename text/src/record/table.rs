@@ -1,0 +1,167 @@
+//! Takes a row of any table and the data set's template, gives a record of messages.
+//!
+//! The template reads columns and writes JSON: a list of messages, or an object with `messages` and perhaps `images`,
+//! `tools` and whatever else a record of the shape *Messages* may have. What it leaves out of `id`, images and pixel
+//! fields is the row's own, so that no image is lost silently.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value as JinjaValue};
+use serde_json::{Map, Value};
+
+use super::columns::{Column, Columns};
+use super::error::RecordError;
+use super::row::Row;
+use super::{SIZE_FIELDS, is_set, json, wrong};
+use crate::template::{describe, json_value, python_json};
+
+const NAME: &str = "record";
+
+/// Steps that a template may take for one record. A template that walks a thousand turns takes some ten thousand.
+const FUEL: u64 = 1_000_000;
+
+/// Calls within calls of macros and includes; the templates' own default is 500.
+const DEPTH: usize = 64;
+
+/// Most text a template may write for one record: as long as the longest line at the default limit, twice.
+const MOST_TEXT: usize = 32 << 20;
+
+/// A data set's template, compiled. Cheap to clone.
+#[derive(Clone)]
+pub struct RowTemplate {
+    environment: Arc<Environment<'static>>,
+    source: Arc<str>,
+}
+
+/// Why a data set's template cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the template does not compile: {what} (line {line})")]
+pub struct RowTemplateError {
+    /// What the compiler says.
+    pub what: String,
+    /// 1-based line of the template.
+    pub line: usize,
+}
+
+impl std::fmt::Debug for RowTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("RowTemplate").field(&self.source).finish()
+    }
+}
+
+impl RowTemplate {
+    /// Compiles a template. It has the filters and functions of jinja as minijinja has them, Python's string methods,
+    /// `tojson` and `raise_exception` as chat templates have them; a column that is not there is an error where it is
+    /// written.
+    ///
+    /// # Errors
+    /// What does not compile, with its line.
+    pub fn compile(source: &str) -> Result<Self, RowTemplateError> {
+        let broken = |error: &Error| RowTemplateError {
+            what: match error.detail() {
+                Some(detail) => format!("{}: {detail}", error.kind()),
+                None => error.kind().to_string(),
+            },
+            line: error.line().unwrap_or(1),
+        };
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|error| broken(&error))?);
+        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_fuel(Some(FUEL));
+        environment.set_recursion_limit(DEPTH);
+        environment.add_filter("tojson", python_json::tojson);
+        environment.add_function("raise_exception", |message: String| -> Result<JinjaValue, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_template_owned(NAME, source.to_owned()).map_err(|error| broken(&error))?;
+        // Names are looked up when they are reached. A row without columns reaches what comes first at least.
+        let mut lenient = environment.clone();
+        lenient.set_undefined_behavior(UndefinedBehavior::Chainable);
+        let probe = lenient.get_template(NAME).and_then(|template| {
+            template.render_captured_to(JinjaValue::from(()), Bounded(Vec::new())).map(drop)
+        });
+        if let Err(error) = probe
+            && matches!(
+                error.kind(),
+                ErrorKind::UnknownFilter | ErrorKind::UnknownFunction | ErrorKind::UnknownTest
+            )
+        {
+            return Err(broken(&error));
+        }
+        Ok(Self { environment: Arc::new(environment), source: source.into() })
+    }
+
+    /// The template as written.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The row's messages and images, as a record of the shape *Messages* with its columns under their usual names.
+    ///
+    /// Time is bounded by a number of steps, the text by its length. Values that the template itself makes larger and
+    /// larger are bounded by the steps alone, so a template is to be trusted as the pipeline is.
+    pub(super) fn record(&self, row: Row, columns: &Columns) -> Result<Row, RecordError> {
+        let text = self.render(&row.fields)?;
+        let Row { mut fields, blobs } = row;
+        let written = json::parse(text.trim().as_bytes()).map_err(RecordError::TemplateJson)?;
+        let mut record = match written {
+            Value::Array(messages) => Map::from_iter([("messages".to_owned(), Value::Array(messages))]),
+            Value::Object(record) => record,
+            _ => return Err(wrong("the template wrote neither a list of messages nor an object")),
+        };
+        if let Some(id) = columns.take(&mut fields, Column::Id)? {
+            record.entry("id").or_insert(id);
+        }
+        let images = Column::Image.usual_names();
+        if !images.iter().any(|name| record.contains_key(*name))
+            && let Some(image) = columns.take(&mut fields, Column::Image)?
+            && is_set(Some(&image))
+        {
+            record.insert("images".to_owned(), image);
+        }
+        for field in SIZE_FIELDS {
+            if let Some(value) = fields.remove(field) {
+                record.entry(field).or_insert(value);
+            }
+        }
+        Ok(Row { fields: record, blobs })
+    }
+
+    fn render(&self, fields: &Map<String, Value>) -> Result<String, RecordError> {
+        let failed = |error: Error| RecordError::Template(describe(&error));
+        let template = self.environment.get_template(NAME).map_err(failed)?;
+        let row: IndexMap<JinjaValue, JinjaValue> =
+            fields.iter().map(|(name, value)| (JinjaValue::from(name.as_str()), json_value(value))).collect();
+        let mut text = Bounded(Vec::new());
+        let result = template.render_captured_to(JinjaValue::from_object(row), &mut text).map(drop);
+        if text.0.len() > MOST_TEXT {
+            return Err(RecordError::Template("it writes more text than a record may have".to_owned()));
+        }
+        result.map_err(failed)?;
+        String::from_utf8(text.0).map_err(|_| wrong("the template wrote no text"))
+    }
+}
+
+/// Takes text up to the limit, and one byte more to say that there was more.
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.0.len() + text.len() > MOST_TEXT {
+            self.0.resize(MOST_TEXT + 1, 0);
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+        }
+        self.0.extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
