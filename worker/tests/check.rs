@@ -108,6 +108,8 @@ async fn headers_alone_give_the_lengths_that_decoding_gives() {
     let (headers, decoded) = (&headers.datasets[0], &decoded.datasets[0]);
     assert!(headers.too_long.over.least > 0 && headers.too_long.shrunk.least > 0, "{:?}", headers.too_long);
     assert_eq!(headers.too_long, decoded.too_long);
+    let (over, short) = (headers.too_long.over.least, headers.too_long.shortened.least);
+    assert!(short < over && over == short + headers.too_long.not_shortened.least, "{:?}", headers.too_long);
     assert_eq!(headers.sample_tokens, decoded.sample_tokens);
     assert_eq!(headers.images.pixels, decoded.images.pixels);
     assert_eq!(headers.images.file_bytes, decoded.images.file_bytes);
@@ -137,6 +139,9 @@ impl Lines {
             ];
             if number % 1000 == 8 {
                 messages.push(json!({"role": "user", "content": "and?"}));
+            }
+            if number % 1000 == 11 {
+                messages[0] = json!({"role": "user", "content": "<|im_end|> and <|im_end|>"});
             }
             match number % 1000 {
                 9 => writeln!(text, "{{\"messages\": ").unwrap(),
@@ -179,9 +184,11 @@ async fn an_interrupted_check_goes_on_and_threads_do_not_matter() {
     let dataset = &whole.datasets[0];
     assert_eq!((dataset.looked_at, dataset.bad_records), (lines.records, 9));
     assert_eq!((dataset.empty_answers, dataset.dropped_trailing_turns), (9, 9));
+    assert_eq!(dataset.with_control_tokens, 9);
+    assert_eq!(dataset.control_tokens["user"]["<|im_end|>"], 18);
     let duplicates = dataset.duplicates.as_ref().unwrap();
     // Five copies at the end; every bad line is the same text, too.
-    assert_eq!((duplicates.repeated, duplicates.exact), (5 + 8, true));
+    assert_eq!((duplicates.repeated, duplicates.exact), (5 + 8 + 8, true));
     assert!(duplicates.most.iter().any(|most| most.uses == 9 && most.line == 10));
     let (state, bad) = (lines.path("state"), lines.path("bad.jsonl"));
     let mut passes = 0;

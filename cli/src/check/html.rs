@@ -115,9 +115,12 @@ fn write_dataset(out: &mut String, report: &Report, dataset: &DatasetReport) -> 
     let named = if dataset.shape_detected { "detected" } else { "named" };
     let images = &dataset.images;
     let policies = format!(
-        "ShrinkImages: smaller pictures {}, replaced {}; Substitute: replaced {}; Fail: refused {}{}",
+        "ShrinkImages: smaller pictures {}, replaced {}; DropTurns: last turns left out {}, replaced {}; Substitute: replaced {}; \
+         Fail: refused {}{}",
         between(dataset.too_long.shrunk, all),
         between(dataset.too_long.replaced, all),
+        between(dataset.too_long.shortened, all),
+        between(dataset.too_long.not_shortened, all),
         between(dataset.too_long.over, all),
         between(dataset.too_long.over, all),
         if dataset.too_long.estimate { " (an estimate: pictures were not looked at)" } else { "" },
@@ -147,6 +150,11 @@ fn write_dataset(out: &mut String, report: &Report, dataset: &DatasetReport) -> 
     if let Some(duplicates) = &dataset.duplicates {
         let about = if duplicates.exact { "" } else { "about " };
         rows.push(("repeated records", format!("{about}{}", of(duplicates.repeated, all))));
+    }
+    for (role, tokens) in &dataset.control_tokens {
+        let each: Vec<String> =
+            tokens.iter().map(|(token, times)| format!("{token} x {}", count(*times))).collect();
+        rows.push(("control tokens", format!("{role}: {}", each.join(", "))));
     }
     for (name, value) in rows {
         writeln!(out, "<tr><th>{name}</th><td>{}</td></tr>", escaped(&value))?;

@@ -98,6 +98,23 @@ fn write_dataset(out: &mut String, report: &Report, dataset: &DatasetReport) -> 
     }
     row("answers without text", of(dataset.empty_answers, dataset.looked_at));
     row("dropped last turns", of(dataset.dropped_trailing_turns, dataset.looked_at));
+    if dataset.with_control_tokens > 0 {
+        let roles: Vec<String> = dataset
+            .control_tokens
+            .iter()
+            .map(|(role, tokens)| {
+                let each: Vec<String> = tokens
+                    .iter()
+                    .map(|(token, times)| format!("{} x {}", printable(token), count(*times)))
+                    .collect();
+                format!("{role} {}", each.join(", "))
+            })
+            .collect();
+        rows.push(vec![
+            "  control tokens".to_owned(),
+            format!("in {}: {}", of(dataset.with_control_tokens, dataset.looked_at), roles.join("; ")),
+        ]);
+    }
     out.push_str(&align(&rows));
     write_too_long(out, report, dataset)?;
     for (name, tokens) in [
@@ -170,6 +187,14 @@ fn write_too_long(out: &mut String, report: &Report, dataset: &DatasetReport) ->
                     "smaller pictures {}, replaced {}",
                     between(too_long.shrunk, all),
                     between(too_long.replaced, all)
+                ),
+            ),
+            (
+                "DropTurns",
+                format!(
+                    "last turns left out {}, replaced {}",
+                    between(too_long.shortened, all),
+                    between(too_long.not_shortened, all)
                 ),
             ),
             ("Substitute", format!("replaced {}", between(too_long.over, all))),

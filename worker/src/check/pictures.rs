@@ -21,7 +21,7 @@ use super::{BadFound, CheckError, Pictures, Shared};
 use crate::engine::SampleKey;
 use crate::make::fetch::{Picture, class_of, refused};
 use crate::make::read::{PictureSource, ReadSample, interpret, with_causes};
-use crate::make::size::{fit, image_limits, length_at, picture_fault, size};
+use crate::make::size::{fit, fits_with_fewer_turns, image_limits, length_at, picture_fault, size};
 use crate::make::{Attempt, Fault, MakeError};
 use crate::order::RecordId;
 use crate::stream::{Records, Stream};
@@ -75,11 +75,20 @@ pub(super) struct PictureChunk {
 struct Sized {
     /// Header and bytes of each different picture.
     pictures: Vec<(ImageHeader, u64)>,
+    lengths: Lengths,
+    outcome: Ended,
+}
+
+/// How long a sample is, and what would make it fit.
+#[derive(Clone, Copy)]
+struct Lengths {
     /// Tokens before anything is done about long samples.
     full: usize,
-    /// Tokens with the smallest pictures.
-    least: usize,
-    outcome: Ended,
+    over: bool,
+    /// It is too long and fits with smaller pictures.
+    shrinkable: bool,
+    /// It is too long and fits without its last turns.
+    droppable: bool,
 }
 
 enum Ended {
@@ -132,7 +141,6 @@ pub(super) async fn picture_chunk(
             shared.chosen(set)?.numbers(chunk).into_iter().map(Found::Row).collect::<Vec<_>>()
         }
     };
-    let limit = stream.processor.max_tokens;
     let looked = found.into_iter().map(|found| async {
         let (read, inside) = match (found, &dataset.records) {
             (Found::Row(number), Records::Table(table)) => {
@@ -168,7 +176,7 @@ pub(super) async fn picture_chunk(
         tally.records += 1;
         let fault = match result {
             Ok(sized) => {
-                count(tally, stream, &sized, limit);
+                count(tally, stream, &sized);
                 match sized.outcome {
                     Ended::Good { .. } | Ended::Unholdable => continue,
                     Ended::Bad(fault) => fault,
@@ -184,10 +192,12 @@ pub(super) async fn picture_chunk(
     Ok(found)
 }
 
-fn count(tally: &mut PictureTally, stream: &Stream, sized: &Sized, limit: usize) {
-    tally.tokens.add(sized.full as u64);
-    tally.over += u64::from(sized.full > limit);
-    tally.shrinkable += u64::from(sized.full > limit && sized.least <= limit);
+fn count(tally: &mut PictureTally, stream: &Stream, sized: &Sized) {
+    let lengths = sized.lengths;
+    tally.tokens.add(lengths.full as u64);
+    tally.over += u64::from(lengths.over);
+    tally.shrinkable += u64::from(lengths.shrinkable);
+    tally.droppable += u64::from(lengths.droppable);
     for (header, bytes) in &sized.pictures {
         let (width, height) = header.stored_size();
         tally.pixels.add(u64::from(width) * u64::from(height));
@@ -208,13 +218,19 @@ fn lengths(
     stream: &Stream,
     read: &ReadSample,
     headers: &[ImageHeader],
-) -> Result<(usize, usize, Option<Fault>), Attempt> {
-    let geometry = &stream.processor.geometry;
+) -> Result<(Lengths, Option<Fault>), Attempt> {
+    let (geometry, limit) = (&stream.processor.geometry, stream.processor.max_tokens);
     let full = length_at(stream, read, headers, geometry.max_pixels)?;
-    let least = length_at(stream, read, headers, geometry.min_pixels)?;
+    let over = full > limit;
+    let lengths = Lengths {
+        full,
+        over,
+        shrinkable: over && length_at(stream, read, headers, geometry.min_pixels)? <= limit,
+        droppable: over && fits_with_fewer_turns(stream, read, headers)?,
+    };
     match fit(stream, read, headers) {
-        Ok(_) => Ok((full, least, None)),
-        Err(Attempt::Bad(fault)) => Ok((full, least, Some(fault))),
+        Ok(_) => Ok((lengths, None)),
+        Err(Attempt::Bad(fault)) => Ok((lengths, Some(fault))),
         Err(failed) => Err(failed),
     }
 }
@@ -268,9 +284,9 @@ async fn sized(
         headers.push(*header);
         pictures.push((*header, looked.bytes));
     }
-    let (full, least, fault) = lengths(stream, read, &headers)?;
+    let (lengths, fault) = lengths(stream, read, &headers)?;
     let outcome = fault.map_or(Ended::Good { decoded: 0 }, Ended::Bad);
-    Ok(Sized { pictures, full, least, outcome })
+    Ok(Sized { pictures, lengths, outcome })
 }
 
 /// The header of one stored picture, from as few of its bytes as will do.
@@ -370,14 +386,14 @@ async fn decoded(
                 pictures.push((header, bytes.len() as u64));
             }
             let headers: Vec<ImageHeader> = pictures.iter().map(|(header, _)| *header).collect();
-            let (full, least, fault) = lengths(&of, &read, &headers)?;
+            let (lengths, fault) = lengths(&of, &read, &headers)?;
             let decoded = pictures.len() as u64;
             let outcome = fault.map_or(Ended::Good { decoded }, Ended::Bad);
             let sample = match outcome {
                 Ended::Good { .. } => Some(size(&of, read, files)?),
                 _ => None,
             };
-            Ok::<_, Attempt>((Sized { pictures, full, least, outcome }, sample))
+            Ok::<_, Attempt>((Sized { pictures, lengths, outcome }, sample))
         })
         .await??;
     if let Some(sample) = sample {

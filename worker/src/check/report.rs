@@ -118,6 +118,11 @@ pub struct DatasetReport {
     pub empty_answers: u64,
     /// Usable records of which a trailing user turn is dropped.
     pub dropped_trailing_turns: u64,
+    /// Role → control token → how often usable records write it in their text, where it stays text or, in answers, is kept as
+    /// `controlTokens` says.
+    pub control_tokens: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Usable records that write a control token.
+    pub with_control_tokens: u64,
     /// Records that stand more than once; None where they were not looked for.
     pub duplicates: Option<Duplicates>,
     /// Pictures.
@@ -145,6 +150,10 @@ pub struct TooLongReport {
     pub shrunk: Between,
     /// Of them those that `ShrinkImages` replaces, because they do not fit with the smallest pictures either.
     pub replaced: Between,
+    /// Of them those that `DropTurns` keeps without their last turns.
+    pub shortened: Between,
+    /// Of them those that `DropTurns` replaces, because their first turn alone does not fit.
+    pub not_shortened: Between,
 }
 
 /// Things that came more than once.
@@ -335,6 +344,8 @@ fn dataset_report(
         too_long: too_long(text, pictures, known),
         empty_answers: text.empty_answers,
         dropped_trailing_turns: text.dropped_turns,
+        control_tokens: text.control_tokens.clone(),
+        with_control_tokens: text.with_control_tokens,
         duplicates: records.map(|records| duplicates(shared, set, records, false)),
         images: ImageReport {
             base: dataset.images.base().to_string(),
@@ -356,11 +367,14 @@ fn too_long(text: &TextTally, pictures: &PictureTally, known: bool) -> TooLongRe
     let exactly = |count| Between { least: count, most: count };
     if known {
         let over = text.over_without_pictures + pictures.over;
+        let shortened = text.droppable_without_pictures + pictures.droppable;
         return TooLongReport {
             estimate: false,
             over: exactly(over),
             shrunk: exactly(pictures.shrinkable),
             replaced: exactly(over - pictures.shrinkable),
+            shortened: exactly(shortened),
+            not_shortened: exactly(over - shortened),
         };
     }
     // What fits with the smallest pictures may fit anyway or be shrunk; what does not fit with them hardly ever does.
@@ -370,6 +384,8 @@ fn too_long(text: &TextTally, pictures: &PictureTally, known: bool) -> TooLongRe
         over: Between { least, most },
         shrunk: Between { least: 0, most: most - least },
         replaced: exactly(least),
+        shortened: Between { least: 0, most },
+        not_shortened: Between { least: 0, most },
     }
 }
 

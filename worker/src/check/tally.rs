@@ -49,6 +49,12 @@ pub struct TextTally {
     pub over_at_most: u64,
     /// Records without pictures among `over_by_text`.
     pub over_without_pictures: u64,
+    /// Of them those that fit without their last turns.
+    pub droppable_without_pictures: u64,
+    /// Role → control token → how often records write it. Tokenizers have at most 256 of them.
+    pub control_tokens: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Records that write a control token.
+    pub with_control_tokens: u64,
 }
 
 /// What the pictures of a data set's records say.
@@ -72,6 +78,8 @@ pub struct PictureTally {
     pub over: u64,
     /// Of them those that fit with smaller pictures.
     pub shrinkable: u64,
+    /// Of them those that fit without their last turns.
+    pub droppable: u64,
     /// Pictures decoded.
     pub decoded: u64,
     /// Records that no worker with this much shared memory can hold.
@@ -104,6 +112,9 @@ impl TextTally {
             over_at_least,
             over_at_most,
             over_without_pictures,
+            droppable_without_pictures,
+            control_tokens,
+            with_control_tokens,
         } = other;
         self.records += records;
         self.bytes += bytes;
@@ -121,6 +132,11 @@ impl TextTally {
         self.over_at_least += over_at_least;
         self.over_at_most += over_at_most;
         self.over_without_pictures += over_without_pictures;
+        self.droppable_without_pictures += droppable_without_pictures;
+        for (role, tokens) in control_tokens {
+            add(self.control_tokens.entry(role.clone()).or_default(), tokens);
+        }
+        self.with_control_tokens += with_control_tokens;
     }
 
     /// Whether any usable record has a picture.
@@ -143,6 +159,7 @@ impl PictureTally {
             turned,
             over,
             shrinkable,
+            droppable,
             decoded,
             unholdable,
         } = other;
@@ -155,6 +172,7 @@ impl PictureTally {
         self.turned += turned;
         self.over += over;
         self.shrinkable += shrinkable;
+        self.droppable += droppable;
         self.decoded += decoded;
         self.unholdable += unholdable;
     }
@@ -206,6 +224,13 @@ mod tests {
             over_at_least: number(9),
             over_at_most: number(10),
             over_without_pictures: number(11),
+            droppable_without_pictures: number(18),
+            with_control_tokens: number(19),
+            control_tokens: [(
+                format!("r{}", number(20) % 2),
+                [(format!("t{}", number(21) % 2), number(22))].into(),
+            )]
+            .into(),
             bad: [(BadClass::ALL[number(12) as usize % BadClass::ALL.len()], number(13))].into(),
             pictures: [(number(14) as u32 % 4, number(15))].into(),
             ..TextTally::default()
@@ -223,6 +248,7 @@ mod tests {
             over: number(2),
             shrinkable: number(3),
             decoded: number(4),
+            droppable: number(13),
             unholdable: number(5),
             bad: [(BadClass::ALL[number(6) as usize % BadClass::ALL.len()], number(7))].into(),
             formats: [(format!("F{}", number(8) % 3), number(9))].into(),
@@ -237,7 +263,7 @@ mod tests {
     proptest! {
         #[test]
         fn merging_is_associative_and_commutative_and_comes_back_from_json(
-            parts in prop::collection::vec(prop::collection::vec(any::<u64>(), 18), 3)
+            parts in prop::collection::vec(prop::collection::vec(any::<u64>(), 23), 3)
         ) {
             let merged = |order: [usize; 3], nested: bool| {
                 let [one, other, third] = order.map(|index| (text(&parts[index]), pictures(&parts[index])));

@@ -12,7 +12,7 @@ use super::distinct::Distinct;
 use super::tally::{MANY_PICTURES, TextTally};
 use super::{BadFound, CheckError, Shared};
 use crate::make::read::{PictureSource, ReadSample, interpret};
-use crate::make::size::fit;
+use crate::make::size::{fit, fits_with_fewer_turns};
 use crate::make::{Attempt, Fault};
 use crate::order::RecordId;
 use crate::stream::{Dataset, Records, Stream};
@@ -98,6 +98,10 @@ impl TextChunk {
                 usable(&mut self.tally, stream, &read);
                 // Without pictures everything about its length is known here.
                 if read.sources.is_empty() {
+                    if read.prepared.text_len() > stream.processor.max_tokens {
+                        let fits = fits_with_fewer_turns(stream, &read, &[]);
+                        self.tally.droppable_without_pictures += u64::from(matches!(fits, Ok(true)));
+                    }
                     match fit(stream, &read, &[]) {
                         Ok(_) => {}
                         Err(Attempt::Bad(fault)) => self.bad(shared, dataset, number, fault),
@@ -213,6 +217,12 @@ fn usable(tally: &mut TextTally, stream: &Stream, read: &ReadSample) {
     *tally.pictures.entry(bucket).or_default() += 1;
     tally.empty_answers += u64::from(read.conversation.empty_assistant > 0);
     tally.dropped_turns += u64::from(read.conversation.dropped_trailing_user > 0);
+    let written = processor.text.control_token_counts(&read.conversation);
+    tally.with_control_tokens += u64::from(!written.is_empty());
+    for ((role, token), count) in written {
+        let tokens = tally.control_tokens.entry(role.as_str().to_owned()).or_default();
+        *tokens.entry(token.to_owned()).or_default() += count;
+    }
     let geometry = &processor.geometry;
     let area = u64::from(geometry.factor()).pow(2).max(1);
     let with = |tokens: u64| (pictures as u64).saturating_mul(tokens).saturating_add(text as u64);

@@ -41,6 +41,8 @@ warning_kinds! {
     EmptyAnswers = "empty_answers", "only the end of such a turn is learnt: fill in the answers or remove the records";
     /// User turns at the end that nothing answers.
     DroppedTrailingTurns = "dropped_trailing_turns", "the turn is left out of the sample: add the answer that is missing, or ignore this";
+    /// Control tokens written in other texts than answers.
+    ControlTokens = "control_tokens", "they stay text and end no turn: if the records were rendered by a template before, give the conversations themselves";
     /// Records that stand more than once.
     RepeatedRecords = "repeated_records", "remove the copies, or use percent to repeat a data set on purpose";
     /// Records of one data set that stand in another one.
@@ -103,6 +105,15 @@ pub(super) fn warnings(report: &Report) -> Vec<Warning> {
             let count = dataset.dropped_trailing_turns;
             let detail = format!("{count} records ({}) end with a turn of the user", percent(count, all));
             warn(WarningKind::DroppedTrailingTurns, name, count, detail);
+        }
+        let outside = dataset.control_tokens.iter().filter(|(role, _)| *role != "assistant");
+        let count: u64 = outside.flat_map(|(_, tokens)| tokens.values()).sum();
+        if count > 0 {
+            let detail = format!(
+                "control tokens stand {count} times in texts of users, tools or the system ({} records write any)",
+                dataset.with_control_tokens
+            );
+            warn(WarningKind::ControlTokens, name, count, detail);
         }
         if let Some(duplicates) = &dataset.duplicates
             && duplicates.repeated as f64 >= REPEATED * all as f64

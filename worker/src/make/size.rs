@@ -246,6 +246,17 @@ fn shrink(stream: &Stream, read: &ReadSample, headers: &[ImageHeader]) -> Result
     Ok(best)
 }
 
+/// Whether a sample that is too long fits without its last turns, whatever the policy is.
+pub(crate) fn fits_with_fewer_turns(
+    stream: &Stream,
+    read: &ReadSample,
+    headers: &[ImageHeader],
+) -> Result<bool, Attempt> {
+    let max_pixels = stream.processor.geometry.max_pixels;
+    let (sized, tokens) = at(stream, read, headers, max_pixels)?;
+    Ok(drop_turns(stream, read, Fitted { sized, tokens, max_pixels, shorter: None }).is_some())
+}
+
 /// The most turns with which the sample fits, found by halving. A turn is a user's message and what follows it up to
 /// the next user's.
 fn drop_turns(stream: &Stream, read: &ReadSample, whole: Fitted) -> Option<Fitted> {
