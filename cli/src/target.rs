@@ -63,6 +63,7 @@ impl Target {
             cache_dir: Some(cache.path().to_owned()),
             s3_endpoint: storage.as_ref().map(Storage::endpoint),
             s3_credentials_dir: storage.as_ref().map(Storage::keys),
+            sandbox: feedmill_worker::sandbox(),
         };
         let worker = InProcess::open(pipeline, options).await?;
         Ok(Self::Pipeline(Box::new(Local { worker, datasets, _storage: storage, _cache: cache })))

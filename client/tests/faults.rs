@@ -324,6 +324,35 @@ async fn refusals_that_all_would_repeat_come_at_once_with_the_workers_words() {
     }
 }
 
+/// One answer is enough: no other worker is asked, and asking again warns whoever is asked.
+#[tokio::test]
+async fn a_record_that_kills_is_asked_of_one_worker_and_never_without_a_warning_again() {
+    let refuse = |seen: &Seen| match seen.range.start() {
+        40 => Act::Problem(500, problem_kind::LETHAL_SAMPLE),
+        _ => Act::Batch,
+    };
+    let workers = [Worker::start(refuse).await, Worker::start(refuse).await];
+    let mut puller = Puller::new(fleet(&workers.each_ref()), puller_settings(0)).unwrap();
+    assert_eq!(puller.next().await.unwrap().unwrap().range().start(), 32);
+    for _ in 0..3 {
+        let error = puller.next().await.unwrap_err();
+        assert!(matches!(error, ClientError::LethalSample { .. }), "{error}");
+        assert_eq!(error.problem().unwrap().line, Some(17));
+        assert!(error.to_string().contains("40-44"), "{error}");
+    }
+    drop(puller);
+    let mut told: Vec<u32> = Vec::new();
+    for worker in &workers {
+        let seen = worker.log(|log| log.seen.clone());
+        told.extend(seen.iter().filter(|seen| seen.range.start() == 40).map(|seen| seen.deaths));
+    }
+    told.sort_unstable();
+    // Once for each time that the trainer asked, and perhaps once more ahead.
+    assert!(told.len() == 3 || told.len() == 4, "{told:?}");
+    assert_eq!(told[0], 0);
+    assert!(told[1..].iter().all(|deaths| *deaths == 2), "{told:?}");
+}
+
 #[tokio::test]
 async fn giving_up_tells_the_last_attempts_and_is_not_final() {
     let answers = Arc::new(std::sync::atomic::AtomicBool::new(false));

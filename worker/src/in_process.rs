@@ -29,6 +29,8 @@ pub struct Options {
     pub s3_endpoint: Option<String>,
     /// Folder with S3 keys.
     pub s3_credentials_dir: Option<PathBuf>,
+    /// Where pictures are made that may take more memory than they announce; by default here.
+    pub sandbox: Sandbox,
 }
 
 impl Options {
@@ -43,7 +45,7 @@ impl Options {
             s3_credentials: self.s3_credentials_dir,
             drain: Duration::ZERO,
             exit_with_stdin: false,
-            sandbox: Sandbox::default(),
+            sandbox: self.sandbox,
         }
     }
 }

@@ -38,5 +38,5 @@ pub mod stream;
 /// Pictures that may kill whoever decodes them.
 pub mod suspect;
 
-pub use run::{child_main, main, main_with};
+pub use run::{child_main, main, main_with, sandbox};
 pub use settings::WorkerArgs;

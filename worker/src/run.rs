@@ -43,6 +43,12 @@ pub fn child_main() -> Option<ExitCode> {
     suspect::child_main(fill_patches)
 }
 
+/// This program as its own child: for programs whose `main` calls [`child_main`] first.
+#[must_use]
+pub fn sandbox() -> Sandbox {
+    Sandbox::of_this_program(fill_patches)
+}
+
 /// A worker whose patches another function makes, for tests of what a worker does when it kills.
 #[must_use]
 pub fn main_with(args: &WorkerArgs, fill: FillPatches) -> ExitCode {

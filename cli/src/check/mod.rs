@@ -52,6 +52,7 @@ async fn checked(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         cache_dir: Some(cache.path().to_owned()),
         s3_endpoint: storage.as_ref().map(Storage::endpoint),
         s3_credentials_dir: storage.as_ref().map(Storage::keys),
+        sandbox: feedmill_worker::sandbox(),
     };
     let options = CheckOptions {
         pictures: match (arguments.decode, arguments.images) {
