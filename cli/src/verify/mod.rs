@@ -22,10 +22,10 @@ use feedmill_protocol::frame::BatchView;
 use feedmill_protocol::pipeline::spec::ProcessorSpec;
 use feedmill_protocol::position::Range;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::args::VerifyArguments;
 use crate::pipeline;
+use crate::scratch::Scratch;
 use crate::target::{Local, Target};
 use crate::usage::Usage;
 
@@ -42,7 +42,7 @@ pub async fn run(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
     let Target::Pipeline(local) = Target::open(path, &arguments.stream, &arguments.storage).await? else {
         return Err(Usage::of(anyhow!("feedmill verify reads a pipeline's file, not a worker")));
     };
-    let scratch = TempDir::with_prefix("feedmill-verify-").context("cannot make a folder for one record")?;
+    let scratch = Scratch::new("verify").context("cannot make a folder for one record")?;
     let settings =
         settings(&pipeline.processor, &arguments.processor, &local, &arguments.stream, scratch.path())?;
     let mut reference =
