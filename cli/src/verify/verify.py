@@ -193,8 +193,8 @@ class Reference:
                 content = [part if part["type"] == "image" else {"type": "text", "text": self.mark(part["text"], self.turn if in_answer else self.every)} for part in content]
             else:
                 content = self.mark(content, self.turn if in_answer else self.every)
-            rest = {key: item for key, item in message.items() if key not in ("role", "content")}
-            made.append({"role": message["role"], "content": content, **self.mark(rest, self.every)})
+            rest = {key: self.mark(item, self.turn if in_answer and key == "reasoning_content" else self.every) for key, item in message.items() if key not in ("role", "content")}
+            made.append({"role": message["role"], "content": content, **rest})
         return made, self.mark(tools, self.every)
 
     def render(self, messages: list[Json], tools: list[Json], **more: Any) -> Any:

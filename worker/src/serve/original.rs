@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use feedmill_protocol::http::Problem;
-use feedmill_text::record::{Conversation, Message, Part};
+use feedmill_text::record::{Conversation, ImageSize, Message, Part};
 use serde_json::{Map, Value, json};
 
 use super::answer::not_found;
@@ -15,7 +15,8 @@ use crate::stream::Stream;
 #[derive(Clone, Debug)]
 pub struct Original {
     /// `dataset`, `line`, `id`, `messages` and `tools` as Hugging Face's `apply_chat_template` takes them, `loss` of each assistant
-    /// message, `max_pixels` that the pictures were made with, and for each picture its index in `pictures`.
+    /// message, `max_pixels` that the pictures were made with, whether the record asks for
+    /// sizes of its own (`own_size`), and for each picture its index in `pictures`.
     pub described: Value,
     /// Each different picture's file as it is stored.
     pub pictures: Vec<Bytes>,
@@ -37,7 +38,8 @@ pub async fn original(loaded: &Loaded, stream: &str, position: u64) -> Result<Op
 }
 
 fn described(stream: &Stream, sample: &SizedSample) -> Value {
-    let Conversation { id, messages, tools, .. } = &sample.read.conversation;
+    let Conversation { id, messages, tools, images, .. } = &sample.read.conversation;
+    let own_size = images.iter().any(|image| image.size != ImageSize::default());
     json!({
         "dataset": stream.datasets[sample.read.id.dataset].name,
         "line": sample.read.line,
@@ -47,6 +49,7 @@ fn described(stream: &Stream, sample: &SizedSample) -> Value {
         "tools": tools,
         "images": sample.sized.iter().map(|picture| picture.source).collect::<Vec<_>>(),
         "max_pixels": sample.max_pixels,
+        "own_size": own_size,
     })
 }
 
@@ -66,6 +69,9 @@ fn message(message: &Message) -> Value {
     };
     let mut fields =
         Map::from_iter([("role".to_owned(), json!(message.role.as_str())), ("content".to_owned(), content)]);
+    if let Some(reasoning) = &message.reasoning {
+        fields.insert("reasoning_content".into(), json!(reasoning));
+    }
     if !message.tool_calls.is_empty() {
         fields.insert("tool_calls".into(), json!(message.tool_calls));
     }
