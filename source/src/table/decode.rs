@@ -1,27 +1,14 @@
-//! Takes the bytes of a column chunk piece by piece, gives the values of its rows, row by row.
-//!
-//! A row of one column is kept as the list of its entries: their number, then for each its definition and repetition level and, where
-//! there is a value, its length plus one and its bytes. That is what the row cache holds, and what [`entries`] reads.
-
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+//! Takes the bytes of a column chunk piece by piece, gives its rows one after another, packed.
 
 use bytes::Bytes;
-use parquet::basic::Type as Physical;
-use parquet::column::page::{Page, PageMetadata, PageReader};
-use parquet::column::reader::ColumnReaderImpl;
-use parquet::data_type::{
-    AsBytes, BoolType, ByteArrayType, DataType, DoubleType, FixedLenByteArrayType, FloatType, Int32Type,
-    Int64Type, Int96Type,
-};
-use parquet::errors::Result as ParquetResult;
-use parquet::schema::types::ColumnDescPtr;
 
+use super::packed::Open;
 use super::page::{Codec, MAX_HEADER_BYTES, PageHeader};
 use super::panics::contained;
 use super::row_cache::Piece;
-use super::schema::{Entry, Leaf};
+use super::schema::Leaf;
 use super::thrift::Malformed;
+use super::values::{Pages, Values, values};
 
 /// Decoded rows are handed over in pieces of about this many bytes.
 const PIECE_BYTES: usize = 1 << 20;
@@ -269,58 +256,6 @@ fn close(open: &mut Open, next: &mut u64, wanted: &Wanted, found: &mut Option<By
     }
 }
 
-/// The row that is being collected: its number of entries as u32 little-endian, then these. Beside the page, each thread that decodes
-/// has one of them.
-#[derive(Default)]
-struct Open {
-    entries: u32,
-    bytes: Vec<u8>,
-    too_large: u64,
-}
-
-/// In front of the entries.
-const COUNT_BYTES: usize = 4;
-
-impl Open {
-    fn add(&mut self, definition: i16, repetition: i16, value: Option<&[u8]>, longest: u64) {
-        // A row of 2^32 entries is long since too large.
-        self.entries = self.entries.saturating_add(1);
-        let length = value.map_or(0, <[u8]>::len);
-        let bytes = (self.bytes.len() + length) as u64;
-        if self.too_large > 0 || bytes > longest {
-            self.too_large = self.too_large.max(bytes);
-            self.bytes = Vec::new();
-            return;
-        }
-        if self.bytes.is_empty() {
-            self.bytes.reserve_exact(COUNT_BYTES + 12 + length);
-            self.bytes.extend([0; COUNT_BYTES]);
-        }
-        put_number(&mut self.bytes, u64::try_from(definition).unwrap_or(0));
-        put_number(&mut self.bytes, u64::try_from(repetition).unwrap_or(0));
-        match value {
-            None => self.bytes.push(0),
-            Some(value) => {
-                put_number(&mut self.bytes, value.len() as u64 + 1);
-                self.bytes.extend_from_slice(value);
-            }
-        }
-    }
-
-    fn finish(mut self) -> Vec<u8> {
-        if self.too_large > 0 {
-            // No row has no entry; so 0 says that it is too large, and how large.
-            let mut row = vec![0; COUNT_BYTES];
-            put_number(&mut row, self.too_large);
-            return row;
-        }
-        if let Some(count) = self.bytes.first_chunk_mut::<COUNT_BYTES>() {
-            *count = self.entries.to_le_bytes();
-        }
-        self.bytes
-    }
-}
-
 /// Pieces on their way to the cache.
 struct Out<'a> {
     ends: Vec<u8>,
@@ -357,162 +292,5 @@ impl Out<'_> {
         self.ends.clear();
         self.bytes.clear();
         self.first = next;
-    }
-}
-
-fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-fn take_number(bytes: &mut Bytes) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = *bytes.first()?;
-        *bytes = bytes.slice(1..);
-        number |= u64::from(byte & 0x7F) << shift;
-        if byte & 0x80 == 0 {
-            return Some(number);
-        }
-    }
-    None
-}
-
-/// The entries of a row of one column; None for bytes that are not such a row. Err is the length of a row that is too large.
-pub(super) fn entries(mut row: Bytes) -> Option<Result<Vec<Entry>, u64>> {
-    let count = u32::from_le_bytes(*row.first_chunk::<COUNT_BYTES>()?);
-    row = row.slice(COUNT_BYTES..);
-    if count == 0 {
-        return take_number(&mut row).map(Err);
-    }
-    let mut entries = Vec::new();
-    for _ in 0..count {
-        let definition = i16::try_from(take_number(&mut row)?).ok()?;
-        let repetition = i16::try_from(take_number(&mut row)?).ok()?;
-        let value = match take_number(&mut row)? {
-            0 => None,
-            length => {
-                let length = usize::try_from(length - 1).ok().filter(|length| *length <= row.len())?;
-                Some(row.split_to(length))
-            }
-        };
-        entries.push(Entry { definition, repetition, value });
-    }
-    row.is_empty().then_some(Ok(entries))
-}
-
-/// Pages between the decoder and the crate's reader of columns.
-#[derive(Clone, Default)]
-struct Pages(Arc<Mutex<VecDeque<Page>>>);
-
-impl Pages {
-    fn push(&self, page: Page) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(page);
-    }
-}
-
-impl Iterator for Pages {
-    type Item = ParquetResult<Page>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.get_next_page().transpose()
-    }
-}
-
-impl PageReader for Pages {
-    fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front())
-    }
-
-    fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
-        Ok(None)
-    }
-
-    fn skip_next_page(&mut self) -> ParquetResult<()> {
-        self.get_next_page().map(|_| ())
-    }
-
-    /// Rows are told apart here, by repetition levels, so no page needs to end with one.
-    fn at_record_boundary(&mut self) -> ParquetResult<bool> {
-        Ok(false)
-    }
-}
-
-/// Values of one column, of whatever type.
-trait Values: Send {
-    /// Decodes the next rows, and what of a row begins without ending: the number of entries.
-    fn read(&mut self, rows: usize) -> ParquetResult<usize>;
-
-    /// Definition level, repetition level and value of an entry that was decoded; in order.
-    fn entry(&mut self, index: usize) -> Option<(i16, i16, Option<&[u8]>)>;
-}
-
-struct Typed<T: DataType> {
-    reader: ColumnReaderImpl<T>,
-    descriptor: ColumnDescPtr,
-    definitions: Vec<i16>,
-    repetitions: Vec<i16>,
-    values: Vec<T::T>,
-    value: usize,
-}
-
-impl<T: DataType> Values for Typed<T>
-where
-    T::T: Send,
-{
-    fn read(&mut self, rows: usize) -> ParquetResult<usize> {
-        self.definitions.clear();
-        self.repetitions.clear();
-        self.values.clear();
-        self.value = 0;
-        let (_, _, levels) = self.reader.read_records(
-            rows,
-            Some(&mut self.definitions),
-            Some(&mut self.repetitions),
-            &mut self.values,
-        )?;
-        Ok(levels)
-    }
-
-    fn entry(&mut self, index: usize) -> Option<(i16, i16, Option<&[u8]>)> {
-        let most = self.descriptor.max_def_level();
-        let definition = if most == 0 { 0 } else { *self.definitions.get(index)? };
-        let repetition =
-            if self.descriptor.max_rep_level() == 0 { 0 } else { *self.repetitions.get(index)? };
-        if definition != most {
-            return Some((definition, repetition, None));
-        }
-        let value = self.values.get(self.value)?;
-        self.value += 1;
-        Some((definition, repetition, Some(value.as_bytes())))
-    }
-}
-
-fn values(descriptor: &ColumnDescPtr, pages: Pages) -> Box<dyn Values> {
-    fn typed<T: DataType>(descriptor: &ColumnDescPtr, pages: Pages) -> Box<dyn Values>
-    where
-        T::T: Send,
-    {
-        Box::new(Typed::<T> {
-            reader: ColumnReaderImpl::new(Arc::clone(descriptor), Box::new(pages)),
-            descriptor: Arc::clone(descriptor),
-            definitions: Vec::new(),
-            repetitions: Vec::new(),
-            values: Vec::new(),
-            value: 0,
-        })
-    }
-    match descriptor.physical_type() {
-        Physical::BOOLEAN => typed::<BoolType>(descriptor, pages),
-        Physical::INT32 => typed::<Int32Type>(descriptor, pages),
-        Physical::INT64 => typed::<Int64Type>(descriptor, pages),
-        Physical::INT96 => typed::<Int96Type>(descriptor, pages),
-        Physical::FLOAT => typed::<FloatType>(descriptor, pages),
-        Physical::DOUBLE => typed::<DoubleType>(descriptor, pages),
-        Physical::BYTE_ARRAY => typed::<ByteArrayType>(descriptor, pages),
-        Physical::FIXED_LEN_BYTE_ARRAY => typed::<FixedLenByteArrayType>(descriptor, pages),
     }
 }

@@ -28,7 +28,13 @@ mod cell;
 /// A stored page → a page.
 mod page;
 
-/// Pages → entries, row by row.
+/// Pages → levels and values.
+mod values;
+
+/// A row of one column ↔ bytes.
+mod packed;
+
+/// A chunk's bytes → packed rows.
 mod decode;
 
 /// Decoded rows on disk.

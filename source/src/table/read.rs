@@ -7,9 +7,10 @@ use std::sync::{Arc, PoisonError};
 use bytes::{Bytes, BytesMut};
 
 use super::cell::Cell;
-use super::decode::{Damage, Decoder, Progress, Wanted, entries};
+use super::decode::{Damage, Decoder, Progress, Wanted};
 use super::error::RowError;
 use super::footer::{Chunk, PagePlace, offset_index};
+use super::packed::entries;
 use super::row_cache::{ChunkKey, Piece};
 use super::schema::Schema;
 use super::{MAX_INDEX_PAGES, Table, TableFile, find};

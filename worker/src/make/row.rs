@@ -19,6 +19,9 @@ use crate::cpu_pool::CpuPool;
 use crate::order::RecordId;
 use crate::stream::{Dataset, Stream, row_of, text_and_blobs};
 
+/// What to do when a file is not the one whose footer was read.
+const CHANGED_REMEDY: &str = "restore the Parquet file and start again, or give the new one another name";
+
 /// The pool, with the urgency of one sample.
 struct Urgent<'a> {
     pool: &'a CpuPool,
@@ -50,7 +53,7 @@ impl SampleMaker {
             let detail = "the row is in the data set's exclude list".into();
             return Err(Attempt::Bad(place.fault(BadClass::Excluded, detail)));
         }
-        let (row, mut permit) = self.fetch_row(stream, table, id, &place, urgency).await?;
+        let (row, mut permit) = self.fetch_row(stream, dataset, table, id, &place, urgency).await?;
         let (text, blobs) = text_and_blobs(&row.columns);
         let limit = stream.limits.max_line_bytes.0;
         if text > limit {
@@ -73,6 +76,7 @@ impl SampleMaker {
     async fn fetch_row(
         &self,
         stream: &Stream,
+        dataset: &Dataset,
         table: &Table,
         id: RecordId,
         place: &Place,
@@ -115,9 +119,11 @@ impl SampleMaker {
                             tracing::warn!(%uri, "the folder of a Parquet file is gone; looking again");
                         }
                         FetchError::Permanent { .. } => {
-                            let remedy =
-                                "restore the Parquet file, or give the new one another name and start again";
-                            return Err(MakeError::Source { detail, remedy }.into());
+                            if dataset.note_changed() {
+                                let (stream, dataset) = (&stream.name, &dataset.name);
+                                tracing::error!(stream, dataset, remedy = CHANGED_REMEDY, "{detail}");
+                            }
+                            return Err(MakeError::Source { detail, remedy: CHANGED_REMEDY }.into());
                         }
                         FetchError::Transient { .. } => {
                             tracing::warn!(%uri, error = detail, "storage does not answer; asking again");
