@@ -30,6 +30,9 @@ const LIMIT: u64 = 256 << 20;
 
 struct Here;
 
+/// The bytes of a row's value.
+type Values<'a> = &'a dyn Fn(usize) -> Vec<u8>;
+
 impl Cpu for Here {
     async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
         Ok(work())
@@ -149,7 +152,7 @@ fn write_table(path: &Path, rows: usize, group: usize, index: bool) {
     let numbers: Vec<usize> = (0..rows).collect();
     for part in numbers.chunks(group) {
         let mut group = writer.next_row_group().expect("a row group");
-        let columns: [(&dyn Fn(usize) -> Vec<u8>, i16); 3] = [
+        let columns: [(Values<'_>, i16); 3] = [
             (&picture, 2),
             (&|row| format!("{row}.jpg").into_bytes(), 2),
             (&|row| text(row).into_bytes(), 1),
