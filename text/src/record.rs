@@ -300,7 +300,8 @@ fn read_images(
     let mut reader = ReferenceReader::new(blobs, size);
     let references = match column {
         Some(Value::Array(items)) => items.iter().map(|item| reader.read(item)).collect::<Result<_, _>>()?,
-        Some(one) if is_set(Some(one)) => vec![reader.read(one)?],
+        // A struct that says nothing lost its picture on the way.
+        Some(one) if is_set(Some(one)) || one.is_object() => vec![reader.read(one)?],
         _ => Vec::new(),
     };
     Ok(Images {

@@ -69,6 +69,30 @@ async fn what_check_calls_bad_is_what_the_worker_refuses() {
     }
 }
 
+/// Pictures under a column of another name were trained on as text, and check said that all is well.
+#[tokio::test]
+async fn pictures_in_a_column_that_is_not_read_are_warned_of() {
+    let (processor, folder) = (processor_folder(), tempfile::tempdir().unwrap());
+    let line = json!({"image_path": "a.png", "conversations": [
+        {"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}
+    ]});
+    std::fs::write(folder.path().join("typo.jsonl"), line.to_string()).unwrap();
+    for (columns, expected) in [
+        ("{}", vec![WarningKind::UnreadPictures]),
+        ("{image: imagepath}", vec![WarningKind::UnusedColumn, WarningKind::UnreadPictures]),
+    ] {
+        let streams = format!(
+            "  - name: train\n    datasets: [{{name: typo, uri: \"file://{}/typo.jsonl\", columns: {columns}}}]\n",
+            folder.path().display()
+        );
+        let uri = format!("file://{}/", processor.path().display());
+        let report =
+            checked(&pipeline(&document(&uri, SMALL, &streams)), options(Pictures::Headers), 1).await;
+        let found: Vec<WarningKind> = report.warnings.iter().map(|warning| warning.kind).collect();
+        assert_eq!(found, expected, "{columns}");
+    }
+}
+
 /// Rows of Parquet files hold their pictures; what is said of their samples is what is said of the same lines.
 #[tokio::test]
 async fn rows_of_parquet_files_are_checked_like_lines() {

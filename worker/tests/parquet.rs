@@ -8,6 +8,7 @@ use std::sync::Arc;
 use feedmill_protocol::bad::{BadClass, RowStatus};
 use feedmill_protocol::frame::BatchView;
 use feedmill_testkit::{EmbeddedS3, Fault, FaultProxy, Rule, TestKeys};
+use feedmill_worker::in_process::{InProcess, Options};
 use serde_json::Value;
 use support::{Served, credentials_folder, document, golden, pipeline, processor_folder, served, settings};
 
@@ -51,7 +52,13 @@ async fn bad(worker: &Served) -> Value {
 /// Two epochs and a bit, so that rows come from the cache and anew.
 #[tokio::test(flavor = "multi_thread")]
 async fn samples_are_those_of_the_same_records_in_json_lines() {
-    let sets = [("llava_onevision/", "llava_onevision", 25)];
+    let sets = [
+        ("llava_onevision/", "llava_onevision", 25),
+        ("the_cauldron.parquet", "the_cauldron", 20),
+        ("finevision.parquet", "finevision", 17),
+        ("chartqa.parquet", "chartqa", 13),
+        ("docvqa.parquet", "docvqa", 13),
+    ];
     for (files, twin, end) in sets {
         let (lines, _keep) = over(&format!("uri: \"file://ROOT/parquet/{twin}.jsonl\""), unchanged).await;
         let expected = rows(&lines, end).await;
@@ -71,6 +78,36 @@ async fn samples_are_those_of_the_same_records_in_json_lines() {
             assert_eq!(table.app.machinery.fetch.stats().used, 0);
         }
     }
+}
+
+/// A shard without rows, as filters leave them behind, was refused as lying outside of its file.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_without_rows_adds_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |from: &str, to: &str| {
+        std::fs::copy(golden("parquet").join(from), folder.path().join(to)).unwrap();
+    };
+    put("llava_onevision/train-00000-of-00002.parquet", "a.parquet");
+    put("llava_no_rows.parquet", "b.parquet");
+    put("llava_onevision/train-00001-of-00002.parquet", "c.parquet");
+    let (whole, _keep) = over("uri: \"file://ROOT/parquet/llava_onevision/\"", unchanged).await;
+    let (parts, _keep) = over(&format!("uri: \"file://{}/\"", folder.path().display()), unchanged).await;
+    assert_eq!(rows(&parts, 14).await, rows(&whole, 14).await);
+}
+
+/// A column that is named and not there trained on text alone, without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_column_that_the_files_do_not_have_is_refused() {
+    let processor = processor_folder();
+    let root = golden("").display().to_string();
+    let streams = format!(
+        "  - name: train\n    datasets: [{{name: set, uri: \"file://{root}/parquet/chartqa.parquet\", columns: \
+         {{image: picture}}}}]\n"
+    );
+    let document = document(&format!("file://{}/", processor.path().display()), SMALL, &streams);
+    let error = InProcess::open(pipeline(&document), Options::default()).await.err().unwrap();
+    let text = format!("{error:#}");
+    assert!(text.contains("picture") && text.contains("human_or_machine"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -72,6 +72,8 @@ def llava_onevision():
     options = dict(row_group_size=3, compression="snappy")
     write("llava_onevision/train-00000-of-00002.parquet", schema, rows[:7], **options)
     write("llava_onevision/train-00001-of-00002.parquet", schema, rows[7:], **options)
+    # What is left of a shard when a filter took all of it.
+    write("llava_no_rows.parquet", schema, [], **options)
     twin("llava_onevision.jsonl", records)
 
 

@@ -123,7 +123,11 @@ fn read_loss(fields: &Map<String, Value>, role: Role) -> Result<Option<bool>, Re
             Some(Value::Bool(value)) => *value,
             Some(Value::Number(number)) if number.as_f64() == Some(0.0) => false,
             Some(Value::Number(number)) if number.as_f64() == Some(1.0) => true,
-            Some(_) => return Err(RecordError::UnsupportedField { field }),
+            Some(_) => {
+                return Err(RecordError::UnsupportedField {
+                    field: "loss or weight other than true, false, 0 and 1",
+                });
+            }
         };
         // Only answers are learnt; a record that asks for more would be misread.
         if (role != Role::Assistant && value) || found.is_some_and(|found| found != value) {

@@ -1,7 +1,7 @@
 //! Takes a row of any table and the data set's template, gives a record of messages.
 //!
 //! The template reads columns and writes JSON: a list of messages, or an object with `messages` and perhaps `images`,
-//! `tools` and whatever else a record of the shape *Messages* may have. What it leaves out of `id`, images and pixel
+//! `tools`, `system`, `id` and pixel fields. What it leaves out of `id`, images and pixel
 //! fields is the row's own, so that no image is lost silently.
 
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::columns::{Column, Columns};
 use super::error::RecordError;
 use super::row::Row;
-use super::{SIZE_FIELDS, is_set, json, wrong};
+use super::{OTHER_MODALITIES, REFUSED_FIELDS, SIZE_FIELDS, VIDEO_FIELDS, is_set, json, wrong};
 use crate::template::{describe, json_value, python_json};
 
 const NAME: &str = "record";
@@ -28,6 +28,17 @@ const DEPTH: usize = 64;
 
 /// Most text a template may write for one record: as long as the longest line at the default limit, twice.
 const MOST_TEXT: usize = 32 << 20;
+
+/// Keys of the object that a template may write, beside pixel fields and what is refused with its own words.
+const WRITTEN: [&str; 6] = ["messages", "images", "image", "tools", "system", "id"];
+
+fn may_be_written(key: &str) -> bool {
+    WRITTEN.contains(&key)
+        || SIZE_FIELDS.contains(&key)
+        || REFUSED_FIELDS.contains(&key)
+        || VIDEO_FIELDS.contains(&key)
+        || OTHER_MODALITIES.contains(&key)
+}
 
 /// A data set's template, compiled. Cheap to clone.
 #[derive(Clone)]
@@ -112,7 +123,16 @@ impl RowTemplate {
         let written = json::parse(text.trim().as_bytes()).map_err(RecordError::TemplateJson)?;
         let mut record = match written {
             Value::Array(messages) => Map::from_iter([("messages".to_owned(), Value::Array(messages))]),
-            Value::Object(record) => record,
+            Value::Object(record) => {
+                // A misspelt key would lose what it was meant to say.
+                if let Some(unknown) = record.keys().find(|key| !may_be_written(key)) {
+                    return Err(RecordError::Template(format!(
+                        "it writes the key {unknown:?}, which a record does not have; known are {}",
+                        WRITTEN.join(", ")
+                    )));
+                }
+                record
+            }
             _ => return Err(wrong("the template wrote neither a list of messages nor an object")),
         };
         if let Some(id) = columns.take(&mut fields, Column::Id)? {

@@ -433,3 +433,13 @@ proptest! {
         let _ = detect_shape([bytes.as_slice()].into_iter(), &Columns::default());
     }
 }
+
+/// A struct that lost its picture on the way was taken for no picture.
+#[test]
+fn an_empty_struct_is_no_missing_picture() {
+    let record = json!({"image": {}, "conversations": [
+        {"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}
+    ]});
+    let line = serde_json::to_vec(&record).unwrap();
+    assert_eq!(class(parse_record(&line, &RecordShape::Conversations.into())), FaultClass::BadReference);
+}

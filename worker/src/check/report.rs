@@ -1,10 +1,11 @@
 //! Takes what was counted, gives the report: one document for people and programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use feedmill_protocol::bad::BadClass;
 use feedmill_protocol::pipeline::spec::TooLongPolicy;
 use feedmill_source::MissingLooksLike;
+use feedmill_text::record::parse_line;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -100,6 +101,10 @@ pub struct DatasetReport {
     pub shape: Value,
     /// Whether the shape was detected rather than named.
     pub shape_detected: bool,
+    /// Columns that the pipeline names and none of the first records has.
+    pub unused_columns: Vec<String>,
+    /// Columns of the first records that look like pictures and are not read.
+    pub unread_pictures: Vec<String>,
     /// Bad records by class.
     pub bad: BTreeMap<BadClass, u64>,
     /// All bad records.
@@ -326,7 +331,10 @@ fn dataset_report(
     let mut samples: Histogram = text.without_pictures.clone();
     samples.merge(&pictures.tokens);
     let known = looked || !text.has_pictures();
+    let (unused_columns, unread_pictures) = first_columns(dataset);
     Ok(DatasetReport {
+        unused_columns,
+        unread_pictures,
         name: dataset.name.clone(),
         uri: dataset.uri.clone(),
         records: dataset.records.len(),
@@ -386,6 +394,42 @@ fn too_long(text: &TextTally, pictures: &PictureTally, known: bool) -> TooLongRe
         replaced: exactly(least),
         shortened: Between { least: 0, most },
         not_shortened: Between { least: 0, most },
+    }
+}
+
+/// Records from which columns are judged.
+const FIRST_RECORDS: u64 = 64;
+
+/// Named columns that the first records do not have, and columns with pictures in them that are not read. Of rows of
+/// Parquet files the worker itself refuses the first.
+fn first_columns(dataset: &Dataset) -> (Vec<String>, Vec<String>) {
+    let Some(manifest) = dataset.records.manifest() else { return Default::default() };
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    let mut pictures: BTreeSet<String> = BTreeSet::new();
+    for record in manifest.records(0..FIRST_RECORDS).flatten() {
+        let Ok(row) = parse_line(&record.bytes) else { continue };
+        for (name, value) in &row.fields {
+            if !dataset.rules.reads_column(name) && names_a_picture(value) {
+                pictures.insert(name.clone());
+            }
+            seen.insert(name.clone());
+        }
+    }
+    let named = dataset.named_columns().filter(|name| !seen.contains(*name));
+    (named.map(str::to_owned).collect(), pictures.into_iter().collect())
+}
+
+/// Whether a value is a file name of a picture, or a list or struct of such.
+fn names_a_picture(value: &Value) -> bool {
+    match value {
+        Value::String(text) => {
+            let end = text.rsplit('.').next().unwrap_or_default();
+            let ends = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
+            text.len() < 4096 && ends.iter().any(|known| end.eq_ignore_ascii_case(known))
+        }
+        Value::Array(values) => values.first().is_some_and(names_a_picture),
+        Value::Object(fields) => fields.get("path").is_some_and(names_a_picture),
+        _ => false,
     }
 }
 

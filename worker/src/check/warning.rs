@@ -37,6 +37,10 @@ macro_rules! warning_kinds {
 }
 
 warning_kinds! {
+    /// A column that the pipeline names and the first records do not have.
+    UnusedColumn = "unused_column", "mend the name in columns, or remove it: the usual names are not looked for while it stands there";
+    /// A column that looks like pictures and is not read.
+    UnreadPictures = "unread_pictures", "if these are the records' pictures, name the column: columns: {image: NAME}; without it they are trained on as text";
     /// Assistant turns without text.
     EmptyAnswers = "empty_answers", "only the end of such a turn is learnt: fill in the answers or remove the records";
     /// User turns at the end that nothing answers.
@@ -96,6 +100,18 @@ pub(super) fn warnings(report: &Report) -> Vec<Warning> {
     }
     for dataset in &report.datasets {
         let (name, all) = (Some(dataset.name.as_str()), dataset.looked_at);
+        for column in &dataset.unused_columns {
+            let detail = format!("columns names {column:?}, which none of the first records has");
+            warn(WarningKind::UnusedColumn, name, 0, detail);
+        }
+        let without = dataset.pictures_per_record.get(&0).copied().unwrap_or(0);
+        for column in dataset.unread_pictures.iter().filter(|_| without > 0) {
+            let detail = format!(
+                "{without} records ({}) have no picture, and column {column:?}, which is not read, names some",
+                percent(without, all)
+            );
+            warn(WarningKind::UnreadPictures, name, without, detail);
+        }
         if dataset.empty_answers > 0 {
             let count = dataset.empty_answers;
             let detail = format!("{count} records ({}) have an answer without text", percent(count, all));

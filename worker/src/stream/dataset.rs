@@ -110,6 +110,14 @@ pub enum DatasetError {
     /// The Parquet files.
     #[error("its Parquet files cannot be opened")]
     Table(#[from] TableError),
+    /// A column that the pipeline names and the files do not have.
+    #[error("columns names {column:?}, which its Parquet files do not have; they have {known}")]
+    NoColumn {
+        /// The name.
+        column: String,
+        /// What there is.
+        known: String,
+    },
     /// Columns that cannot be told apart.
     #[error("its columns cannot be read")]
     Columns(#[from] DoubleName),
@@ -242,6 +250,13 @@ impl Dataset {
     }
 }
 
+impl Dataset {
+    /// The columns that the pipeline names.
+    pub(crate) fn named_columns(&self) -> impl Iterator<Item = &str> {
+        self.spec.columns.values().map(String::as_str)
+    }
+}
+
 fn column(part: ColumnPart) -> Column {
     match part {
         ColumnPart::Id => Column::Id,
@@ -269,12 +284,14 @@ async fn open_table(
     (columns, template): (Columns, Option<RowTemplate>),
     progress: impl Fn(Progress) + Send + 'static,
 ) -> Result<(Records, RecordRules), DatasetError> {
+    let example = row_of(Table::example(stores, &spec.uri).await?)?;
+    if let Some(column) = spec.columns.values().find(|column| !example.fields.contains_key(*column)) {
+        let known: Vec<&str> = example.fields.keys().map(String::as_str).collect();
+        return Err(DatasetError::NoColumn { column: column.clone(), known: known.join(", ") });
+    }
     let shape = match named {
         Some(shape) => shape,
-        None => {
-            let example = row_of(Table::example(stores, &spec.uri).await?)?;
-            detect_shape_of_rows(std::iter::once(&example), &columns)?
-        }
+        None => detect_shape_of_rows(std::iter::once(&example), &columns)?,
     };
     let rules = RecordRules { shape, columns, template };
     let wanted = |column: &str| rules.reads_column(column);

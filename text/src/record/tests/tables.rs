@@ -93,3 +93,11 @@ fn a_template_that_does_not_compile_names_its_line() {
     assert!(error.to_string().starts_with("the template does not compile: syntax error"), "{error}");
     assert!(RowTemplate::compile("{{ x | no_such_filter }}").is_err());
 }
+
+/// A misspelt key of a template's object lost what it was meant to say.
+#[test]
+fn a_template_may_not_write_keys_that_a_record_does_not_have() {
+    let template = r#"{"messages": [{"role": "assistant", "content": "a"}], "imagess": ["a.png"]}"#;
+    let error = read(template, json!({})).unwrap_err();
+    assert!(error.to_string().contains("imagess") || format!("{error:?}").contains("imagess"), "{error:?}");
+}
