@@ -16,6 +16,10 @@ pub(super) struct Open {
     too_large: u64,
 }
 
+/// Memory of an entry when it is taken out again, beside its value: the entry, and the cell that is made of it.
+/// Entries without a value take three bytes here, and would not be counted otherwise.
+const ENTRY_BYTES: u64 = 80;
+
 /// In front of the entries.
 const COUNT_BYTES: usize = 4;
 
@@ -24,7 +28,7 @@ impl Open {
         // A row of 2^32 entries is long since too large.
         self.entries = self.entries.saturating_add(1);
         let length = value.map_or(0, <[u8]>::len);
-        let bytes = (self.bytes.len() + length) as u64;
+        let bytes = (self.bytes.len() + length) as u64 + u64::from(self.entries) * ENTRY_BYTES;
         if self.too_large > 0 || bytes > longest {
             self.too_large = self.too_large.max(bytes);
             self.bytes = Vec::new();
@@ -101,4 +105,26 @@ pub(super) fn entries(mut row: Bytes) -> Option<Result<Vec<Entry>, u64>> {
         entries.push(Entry { definition, repetition, value });
     }
     row.is_empty().then_some(Ok(entries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entries without a value take three bytes packed and eighty when they are taken out again: a row of millions of
+    /// them took gigabytes that no budget knew of.
+    #[test]
+    fn a_row_of_nothing_but_entries_is_too_large_by_what_they_take() {
+        let row = |entries: u64| {
+            let mut open = Open::default();
+            (0..entries).for_each(|_| open.add(1, 1, None, 100 * ENTRY_BYTES));
+            entries_of(open.finish())
+        };
+        assert_eq!(row(50), Ok(50));
+        assert!(row(101).is_err_and(|bytes| bytes > 100 * ENTRY_BYTES));
+    }
+
+    fn entries_of(row: Vec<u8>) -> Result<usize, u64> {
+        entries(row.into()).expect("a packed row").map(|entries| entries.len())
+    }
 }

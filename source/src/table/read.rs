@@ -48,10 +48,11 @@ impl RowLimits {
         bytes.saturating_mul(2)
     }
 
-    /// Enough room for usual rows; [`RowOutcome::NeedsRoom`] tells when it is not.
+    /// Enough room for usual rows: the windows beside a page, and as much again for the page and the row.
+    /// [`RowOutcome::NeedsRoom`] tells when it is not.
     #[must_use]
     pub fn usual(bytes: u64) -> u64 {
-        (8 << 20).min(Self::most(bytes))
+        Self { bytes, room: 0 }.window().saturating_mul(4).min(Self::most(bytes))
     }
 
     fn whole(&self) -> u64 {

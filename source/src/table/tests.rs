@@ -344,3 +344,19 @@ proptest! {
         });
     }
 }
+
+/// With the usual limit every row that was not on disk was asked for twice: the first room was never enough.
+#[tokio::test]
+async fn usual_room_is_enough_for_usual_rows() {
+    const BYTES: u64 = 256 << 20;
+    for (_, file) in SETS {
+        // Without room on disk no row is there already.
+        let setup = Setup::new(0);
+        let table = setup.open(&format!("{}/{file}", golden("parquet").display())).await.unwrap();
+        for index in 0..table.len() {
+            let limits = RowLimits { bytes: BYTES, room: RowLimits::usual(BYTES) };
+            let row = table.row(&setup.stores, index, limits, &Here).await.unwrap();
+            assert!(matches!(row, RowOutcome::Row(_)), "{file} row {index}");
+        }
+    }
+}
