@@ -10,7 +10,6 @@ use crate::decode::RgbImage;
 use crate::geometry::Geometry;
 use crate::grid::Grid;
 use crate::kernels::Kernels;
-use crate::scratch::PADDING;
 
 /// Where the pixels of a picture row go in the patch matrix.
 pub(crate) struct Patcher {
@@ -47,14 +46,13 @@ impl Patcher {
         })
     }
 
-    /// Writes picture row `y` (RGB, `across * patch * 3` bytes and [`PADDING`] of anything behind them) to its places in the matrix.
+    /// Writes picture row `y` (RGB, `across * patch * 3` bytes and [`crate::scratch::PADDING`] of anything behind them) to its places in the matrix.
     pub(crate) fn put_row(&self, y: usize, row: &[u8], matrix: &mut [u8]) {
         let plane = self.patch * self.patch;
         #[cfg(target_arch = "x86_64")]
         if self.kernels != Kernels::Scalar && matches!(self.patch, 14 | 16) {
             // As many rows ahead as a line of memory has of a patch of 16 pixels.
             let soon = self.places(y + 4);
-            assert!(row.len() >= self.across * self.patch * 3 + PADDING, "a row with padding");
             return ssse3::put_row(self.patch, row, self.places(y), soon, matrix);
         }
         let pixels = row.chunks_exact(self.patch * 3);
@@ -90,6 +88,7 @@ pub fn patches_to_rgb(patches: &[u8], grid: &Grid, geometry: &Geometry) -> RgbIm
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::PADDING;
 
     fn geometry(patch: u32, merge: u32) -> Geometry {
         Geometry {

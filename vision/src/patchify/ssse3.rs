@@ -36,18 +36,16 @@ unsafe fn put_patches<const PATCH: usize>(
 ) {
     let plane = PATCH * PATCH;
     let (shortest, whole) = (2 * plane + PATCH, matrix.len());
-    let mut pixels = row.chunks_exact(PATCH * 3);
-    for (at, soon) in places.zip(soon) {
-        let Some(first) = pixels.next() else { return };
+    for (patch, (at, soon)) in places.zip(soon).enumerate() {
         for channel in 0..3 {
             // A hint only: it reads and writes nothing, and any address will do.
             _mm_prefetch::<_MM_HINT_ET0>(matrix.as_ptr().wrapping_add(soon + channel * plane).cast());
         }
         assert!(at.checked_add(shortest).is_some_and(|end| end <= whole), "patches inside the matrix");
         // Sixteen pixels are read also where a patch has fourteen: the next patch's follow, or the padding.
-        let wide = first.as_ptr();
-        // SAFETY: [`super::Patcher::put_row`] has asserted that the row goes on for a vector behind its last
-        // patch; the three stores are of `PATCH` bytes and end at `at + shortest`.
+        let wide = row[patch * PATCH * 3..][..3 * 16].as_ptr();
+        // SAFETY: the three loads are of the 48 bytes above; the three stores are of `PATCH` bytes and end at
+        // `at + shortest`.
         unsafe {
             let parts = [0, 16, 32].map(|part| _mm_loadu_si128(wide.add(part).cast()));
             for (channel, masks) in MASKS.iter().enumerate() {
