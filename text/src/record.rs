@@ -160,13 +160,23 @@ impl Conversation {
     pub fn first_messages(&self, end: usize) -> Self {
         let messages: Vec<Message> = self.messages.iter().take(end).cloned().collect();
         // Images stand in the order of `images`.
-        let kept = messages
-            .iter()
-            .flat_map(|message| &message.parts)
-            .filter(|part| matches!(part, Part::Image(_)))
-            .count();
-        Self { messages, images: self.images.iter().take(kept).cloned().collect(), ..self.clone() }
+        let images = self.images.iter().take(images_in(&messages)).cloned().collect();
+        let Self { id, tools, dropped_trailing_user, empty_assistant, .. } = self;
+        Self {
+            id: id.clone(),
+            messages,
+            images,
+            tools: tools.clone(),
+            dropped_trailing_user: *dropped_trailing_user,
+            empty_assistant: *empty_assistant,
+        }
     }
+}
+
+/// How many images stand in the messages.
+fn images_in(messages: &[Message]) -> usize {
+    let parts = messages.iter().flat_map(|message| &message.parts);
+    parts.filter(|part| matches!(part, Part::Image(_))).count()
 }
 
 /// Keys that name content of another kind, at any level.
@@ -188,11 +198,16 @@ impl RecordRules {
         // A template may look at any.
         self.template.is_some()
             || Column::ALL.iter().any(|column| self.columns.names(*column).any(|known| known == name))
-            || REFUSED_FIELDS.contains(&name)
-            || OTHER_MODALITIES.contains(&name)
-            || VIDEO_FIELDS.contains(&name)
-            || SIZE_FIELDS.contains(&name)
+            || is_refused_or_size(name)
     }
+}
+
+/// Whether a key at the top of a record is refused with words of its own, or sizes its images.
+fn is_refused_or_size(name: &str) -> bool {
+    REFUSED_FIELDS.contains(&name)
+        || OTHER_MODALITIES.contains(&name)
+        || VIDEO_FIELDS.contains(&name)
+        || SIZE_FIELDS.contains(&name)
 }
 
 /// Reads one line of JSONL: [`parse_line`] and [`read_row`].

@@ -59,21 +59,9 @@ impl ChatTemplate {
             return Err(TemplateError::NeedsDate);
         }
         let (source, marks_generation) = mark_generation(source);
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build()
-            .map_err(|error| TemplateError::Compile(error.to_string()))?;
-        environment.set_syntax(syntax);
-        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", python_json::tojson);
+        let mut environment = environment().map_err(|error| TemplateError::Compile(error.to_string()))?;
         environment.add_filter("feedmill_generation", |text: String| {
             format!("{GENERATION_START}{text}{GENERATION_END}")
-        });
-        environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-            Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         if let Some(date) = date {
             environment.add_function("strftime_now", move |format: String, _: Kwargs| date.format(&format));
@@ -94,6 +82,20 @@ impl ChatTemplate {
         let template = self.environment.get_template(NAME).map_err(failed)?;
         template.render(context::build(conversation, hider, &self.globals)).map_err(failed)
     }
+}
+
+/// What every template has, a checkpoint's and a data set's: blocks trimmed and nothing escaped, as Hugging Face runs
+/// them, Python's string methods, `tojson`, `raise_exception`.
+pub(crate) fn environment() -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_filter("tojson", python_json::tojson);
+    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    Ok(environment)
 }
 
 /// JSON from the settings as a template value.

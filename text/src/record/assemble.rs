@@ -6,7 +6,7 @@ use super::error::RecordError;
 use super::message::{RawMessage, RawPart};
 use super::reference::ImageReference;
 use super::size::ImageSize;
-use super::{Conversation, Message, Part, RecordImage, Role};
+use super::{Conversation, Message, Part, RecordImage, Role, images_in};
 
 /// Stands in text where an image belongs.
 const PLACEHOLDER: &str = "<image>";
@@ -56,12 +56,7 @@ pub(super) fn assemble(
         dropped_trailing_user += 1;
     }
     // Images stand in the order of `images`, so those of dropped turns are the last ones.
-    let kept = messages
-        .iter()
-        .flat_map(|message| &message.parts)
-        .filter(|part| matches!(part, Part::Image(_)))
-        .count();
-    images.truncate(kept);
+    images.truncate(images_in(&messages));
     if !messages.iter().any(|message| message.role == Role::Assistant) {
         return Err(RecordError::NoSupervision);
     }

@@ -8,15 +8,14 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value as JinjaValue};
 use serde_json::{Map, Value};
 
 use super::columns::{Column, Columns};
 use super::error::RecordError;
 use super::row::Row;
-use super::{OTHER_MODALITIES, REFUSED_FIELDS, SIZE_FIELDS, VIDEO_FIELDS, is_set, json, wrong};
-use crate::template::{describe, json_value, python_json};
+use super::{SIZE_FIELDS, is_refused_or_size, is_set, json, wrong};
+use crate::template::{describe, environment, json_value};
 
 const NAME: &str = "record";
 
@@ -31,14 +30,6 @@ const MOST_TEXT: usize = 32 << 20;
 
 /// Keys of the object that a template may write, beside pixel fields and what is refused with its own words.
 const WRITTEN: [&str; 6] = ["messages", "images", "image", "tools", "system", "id"];
-
-fn may_be_written(key: &str) -> bool {
-    WRITTEN.contains(&key)
-        || SIZE_FIELDS.contains(&key)
-        || REFUSED_FIELDS.contains(&key)
-        || VIDEO_FIELDS.contains(&key)
-        || OTHER_MODALITIES.contains(&key)
-}
 
 /// A data set's template, compiled. Cheap to clone.
 #[derive(Clone)]
@@ -78,18 +69,10 @@ impl RowTemplate {
             },
             line: error.line().unwrap_or(1),
         };
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|error| broken(&error))?);
-        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        let mut environment = environment().map_err(|error| broken(&error))?;
         environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(DEPTH);
-        environment.add_filter("tojson", python_json::tojson);
-        environment.add_function("raise_exception", |message: String| -> Result<JinjaValue, Error> {
-            Err(Error::new(ErrorKind::InvalidOperation, message))
-        });
         environment.add_template_owned(NAME, source.to_owned()).map_err(|error| broken(&error))?;
         // Names are looked up when they are reached. A row without columns reaches what comes first at least.
         let mut lenient = environment.clone();
@@ -125,7 +108,9 @@ impl RowTemplate {
             Value::Array(messages) => Map::from_iter([("messages".to_owned(), Value::Array(messages))]),
             Value::Object(record) => {
                 // A misspelt key would lose what it was meant to say.
-                if let Some(unknown) = record.keys().find(|key| !may_be_written(key)) {
+                if let Some(unknown) =
+                    record.keys().find(|key| !WRITTEN.contains(&key.as_str()) && !is_refused_or_size(key))
+                {
                     return Err(RecordError::Template(format!(
                         "it writes the key {unknown:?}, which a record does not have; known are {}",
                         WRITTEN.join(", ")
