@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use feedmill_protocol::http::DEATHS_THAT_MAKE_SUSPECT;
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::{Range, RangeError};
 use feedmill_protocol::ranks::{Rank, RankLayout};
@@ -34,9 +35,6 @@ pub struct PullerSettings {
     /// The plan to read by; the first batch fixes one that is not given.
     pub plan: Option<PlanDigest>,
 }
-
-/// From so many on a worker makes a range's pictures in a child process.
-const DEATHS_OF_A_LETHAL_SAMPLE: u32 = 2;
 
 /// One rank's stream. Ranges are fetched on tasks of their own, so the window fills while the trainer
 /// computes; dropping the puller takes all requests back.
@@ -143,7 +141,7 @@ impl Puller {
                 self.meter.tally(Tally::withdrawn);
                 // A worker that was started since must not die of it anew.
                 let deaths = match &error {
-                    ClientError::LethalSample { .. } => DEATHS_OF_A_LETHAL_SAMPLE,
+                    ClientError::LethalSample { .. } => DEATHS_THAT_MAKE_SUSPECT,
                     _ => 0,
                 };
                 let again = self.ask(range, 0, deaths);

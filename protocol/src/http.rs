@@ -16,6 +16,9 @@ pub const HEADER_NEED: &str = "feedmill-need";
 /// How many workers died under this range, or fell silent over it.
 pub const HEADER_DEATHS: &str = "feedmill-deaths";
 
+/// From so many deaths on, a worker makes a range's pictures in a child process. One worker may die of anything.
+pub const DEATHS_THAT_MAKE_SUSPECT: u32 = 2;
+
 /// Content type of a batch.
 pub const CONTENT_SAFETENSORS: &str = "application/vnd.safetensors";
 /// Content type of a [`Problem`].
