@@ -77,6 +77,12 @@ fn the_exit_code_tells_clean_from_bad_from_unreadable() {
     assert_eq!(code(&[]).0, Some(1));
     let (broken, text) = code(&["--state", folder.path().to_str().unwrap()]);
     assert_eq!(broken, Some(2), "{text}");
+    // Refused before anything is read, and not after an hour.
+    let (no_page, text) = code(&["--html", "-"]);
+    assert_eq!(
+        (no_page, text.contains("--html needs a file"), text.contains("stream ")),
+        (Some(2), true, false)
+    );
     let output = run(&["check", "/nonexistent.yaml"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("/nonexistent.yaml"));

@@ -69,6 +69,33 @@ async fn what_check_calls_bad_is_what_the_worker_refuses() {
     }
 }
 
+/// Names are unique within a stream only; bad records of two data sets of one name were told of as one's.
+#[tokio::test]
+async fn data_sets_of_one_name_keep_their_bad_records_apart() {
+    let (processor, folder) = (processor_folder(), tempfile::tempdir().unwrap());
+    for (file, role) in [("one.jsonl", "nobody-one"), ("other.jsonl", "nobody-other")] {
+        let line = json!({"conversations": [{"from": role, "value": "q"}, {"from": "gpt", "value": "a"}]});
+        std::fs::write(folder.path().join(file), line.to_string()).unwrap();
+    }
+    let mut streams = String::new();
+    for (stream, file) in [("train", "one.jsonl"), ("eval", "other.jsonl")] {
+        let uri = folder.path().join(file);
+        let _ = writeln!(
+            streams,
+            "  - name: {stream}\n    datasets: [{{name: same, uri: \"file://{}\"}}]",
+            uri.display()
+        );
+    }
+    let uri = format!("file://{}/", processor.path().display());
+    let report = checked(&pipeline(&document(&uri, SMALL, &streams)), options(Pictures::No), 1).await;
+    let sets: Vec<usize> = report.bad.iter().map(|bad| bad.set).collect();
+    assert_eq!(sets, [0, 1]);
+    for (example, role) in report.examples.iter().zip(["nobody-one", "nobody-other"]) {
+        assert!(example.text.contains(role), "{}", example.text);
+    }
+    assert_eq!(report.examples.len(), 2);
+}
+
 /// Pictures under a column of another name were trained on as text, and check said that all is well.
 #[tokio::test]
 async fn pictures_in_a_column_that_is_not_read_are_warned_of() {

@@ -21,10 +21,11 @@ use anyhow::{Context as _, anyhow};
 use feedmill_worker::check::{Check, CheckOptions, Pass, Pictures, Report, Selection};
 use feedmill_worker::in_process::Options;
 use feedmill_worker::settings::read_pipeline;
-use tempfile::TempDir;
 
 use crate::args::CheckArguments;
 use crate::local::interrupt::Interrupt;
+use crate::output::print;
+use crate::scratch::Scratch;
 use crate::storage::Storage;
 use crate::usage::Usage;
 
@@ -41,12 +42,15 @@ pub async fn run(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
 
 async fn checked(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     let pipeline = read_pipeline(&arguments.pipeline)?;
+    if arguments.html.as_deref().is_some_and(is_stdout) {
+        return Err(anyhow!("--html needs a file"));
+    }
     for path in [&arguments.json, &arguments.html].into_iter().flatten().filter(|path| !is_stdout(path)) {
         // Better now than after an hour.
         std::fs::write(path, "").with_context(|| format!("cannot write {}", path.display()))?;
     }
     let storage = Storage::start(&arguments.storage.embedded_s3).await?;
-    let cache = TempDir::with_prefix("feedmill-").context("cannot make a folder for manifests")?;
+    let cache = Scratch::new("manifests").context("cannot make a folder for manifests")?;
     let machine = Options {
         threads: arguments.threads.map(|threads| threads as usize),
         cache_dir: Some(cache.path().to_owned()),
@@ -89,14 +93,16 @@ async fn checked(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     if matches!(passed, Ok(Pass::Stopped)) {
         // Only a signal stops it.
         let signal = watching.await.context("the signal is lost")?;
-        eprintln!("{}", interrupted(&check, arguments.state.as_deref()));
+        eprintln!("{}", interrupted(arguments.state.as_deref()));
         return Ok(signal.exit_code());
     }
     watching.abort();
     passed?;
-    let report =
-        tokio::task::spawn_blocking(move || check.finish()).await.context("the report is lost")??;
+    let (report, state) =
+        tokio::task::spawn_blocking(move || check.report()).await.context("the report is lost")??;
     give(arguments, &report)?;
+    // Not before: what could not be written can be had again at once.
+    state.remove()?;
     let worst = report.streams.iter().map(|stream| stream.bad_share).fold(0.0, f64::max);
     Ok(if worst > arguments.max_bad { ExitCode::from(BAD) } else { ExitCode::SUCCESS })
 }
@@ -117,8 +123,8 @@ async fn passes(
     Ok(shown.during("pictures", check.read_pictures()).await?)
 }
 
-fn interrupted(check: &Check, state: Option<&Path>) -> String {
-    match state.filter(|_| check.keeps_state()) {
+fn interrupted(state: Option<&Path>) -> String {
+    match state {
         Some(path) => format!("interrupted; the same command goes on from {}", path.display()),
         None => "interrupted; with --state FILE it could go on where it was".into(),
     }
@@ -139,9 +145,6 @@ fn give(arguments: &CheckArguments, report: &Report) -> anyhow::Result<()> {
         }
     }
     if let Some(path) = &arguments.html {
-        if is_stdout(path) {
-            return Err(anyhow!("--html needs a file"));
-        }
         std::fs::write(path, html::page(report))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -149,14 +152,4 @@ fn give(arguments: &CheckArguments, report: &Report) -> anyhow::Result<()> {
         print(&text::text(report))?;
     }
     Ok(())
-}
-
-/// A reader that has gone has what it wanted.
-fn print(text: &str) -> anyhow::Result<()> {
-    use std::io::Write as _;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write to standard output"),
-    }
 }

@@ -24,8 +24,8 @@ pub fn text(report: &Report) -> String {
 }
 
 fn write(out: &mut String, report: &Report) -> std::fmt::Result {
-    for dataset in &report.datasets {
-        write_dataset(out, report, dataset)?;
+    for (set, dataset) in report.datasets.iter().enumerate() {
+        write_dataset(out, report, set, dataset)?;
         writeln!(out)?;
     }
     if !report.warnings.is_empty() {
@@ -51,7 +51,7 @@ fn of(part: u64, whole: u64) -> String {
     format!("{} ({})", count(part), percent(part as f64 / whole.max(1) as f64))
 }
 
-fn write_dataset(out: &mut String, report: &Report, dataset: &DatasetReport) -> std::fmt::Result {
+fn write_dataset(out: &mut String, report: &Report, set: usize, dataset: &DatasetReport) -> std::fmt::Result {
     writeln!(out, "{}  {}", dataset.name, dataset.uri)?;
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut row = |name: &str, value: String| rows.push(vec![format!("  {name}"), value]);
@@ -127,7 +127,7 @@ fn write_dataset(out: &mut String, report: &Report, dataset: &DatasetReport) -> 
             out.push_str(&histogram(tokens));
         }
     }
-    write_bad(out, report, dataset)
+    write_bad(out, report, set, dataset)
 }
 
 fn summary(summary: &Summary) -> String {
@@ -245,11 +245,11 @@ fn histogram(summary: &Summary) -> String {
     align(&cells)
 }
 
-fn write_bad(out: &mut String, report: &Report, dataset: &DatasetReport) -> std::fmt::Result {
+fn write_bad(out: &mut String, report: &Report, set: usize, dataset: &DatasetReport) -> std::fmt::Result {
     for (class, number) in &dataset.bad {
         writeln!(out, "  bad: {} {}; {}", class.name(), of(*number, dataset.looked_at), class.remedy())?;
         let mut listed = 0;
-        for bad in report.bad.iter().filter(|bad| bad.dataset == dataset.name && bad.class == *class) {
+        for bad in report.bad.iter().filter(|bad| bad.set == set && bad.class == *class) {
             let key = bad.key.as_deref().map_or_else(String::new, |key| format!("  {}", printable(key)));
             writeln!(out, "    line {}{key}  {}", bad.line, printable(&bad.detail))?;
             listed += 1;

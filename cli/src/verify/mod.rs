@@ -24,6 +24,7 @@ use feedmill_protocol::position::Range;
 use serde_json::{Value, json};
 
 use crate::args::VerifyArguments;
+use crate::output::print;
 use crate::pipeline;
 use crate::scratch::Scratch;
 use crate::target::{Local, Target};
@@ -52,12 +53,12 @@ pub async fn run(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
     for position in arguments.position..end {
         let outcome = one(&local, &arguments.stream, position, scratch.path(), &mut reference).await?;
         if !arguments.json {
-            outcome.print(position);
+            print(&outcome.text(position))?;
         }
         summary.add(position, outcome);
     }
     reference.end().await?;
-    summary.print(arguments.json);
+    print(&summary.text(arguments.json))?;
     Ok(summary.exit_code())
 }
 

@@ -48,18 +48,19 @@ impl Outcome {
     }
 
     /// A line or a few for people.
-    pub fn print(&self, position: u64) {
+    pub fn text(&self, position: u64) -> String {
         match self {
             Self::Equal { tokens, pictures } => {
-                println!("position {position}: equal, {tokens} tokens, {pictures} pictures");
+                format!("position {position}: equal, {tokens} tokens, {pictures} pictures\n")
             }
-            Self::NotCompared(reason) => println!("position {position}: not compared: {reason}"),
+            Self::NotCompared(reason) => format!("position {position}: not compared: {reason}\n"),
             Self::Different { row, difference } => {
-                println!("position {position}: DIFFERENT, {} line {}", row.dataset, row.line);
+                let mut text = format!("position {position}: DIFFERENT, {} line {}\n", row.dataset, row.line);
                 for (name, value) in difference {
                     let value = value.as_str().map_or_else(|| value.to_string(), |text| format!("{text:?}"));
-                    println!("  {name:<15} {value}");
+                    text += &format!("  {name:<15} {value}\n");
                 }
+                text
             }
         }
     }
@@ -119,7 +120,7 @@ impl Summary {
     }
 
     /// The end, for people or as JSON.
-    pub fn print(&self, as_json: bool) {
+    pub fn text(&self, as_json: bool) -> String {
         let Self { equal, tokens, pictures, different, not_compared, .. } = self;
         if as_json {
             let all = json!({
@@ -127,8 +128,7 @@ impl Summary {
                 "not_compared": not_compared, "differences": self.differences, "reference": self.about,
                 "settings": self.settings,
             });
-            println!("{all}");
-            return;
+            return format!("{all}\n");
         }
         let versions = self.about["versions"].as_object().map_or_else(String::new, |versions| {
             let each = versions
@@ -136,10 +136,11 @@ impl Summary {
                 .map(|(name, version)| format!("{name} {}", version.as_str().unwrap_or_default()));
             each.collect::<Vec<_>>().join(", ")
         });
-        println!(
-            "\n{equal} records equal ({tokens} tokens, {pictures} pictures), {different} different, {not_compared} not compared"
-        );
-        println!("by {versions}, {}", self.about["image_processor"].as_str().unwrap_or_default());
+        let processor = self.about["image_processor"].as_str().unwrap_or_default();
+        format!(
+            "\n{equal} records equal ({tokens} tokens, {pictures} pictures), {different} different, {not_compared} not \
+             compared\nby {versions}, {processor}\n"
+        )
     }
 
     /// 0 all equal, 1 a difference, 2 nothing was compared.

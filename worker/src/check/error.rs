@@ -66,6 +66,9 @@ impl CheckError {
         let dataset = dataset.to_owned();
         match error {
             MakeError::Source { detail, remedy } => Self::Source { dataset, detail, remedy },
+            MakeError::Internal(detail) | MakeError::TooLarge { detail } => {
+                Self::Internal { dataset, detail }
+            }
             other => Self::Internal { dataset, detail: other.problem(0).detail },
         }
     }

@@ -58,6 +58,7 @@ pub use selection::Selection;
 
 use pictures::{Remembered, picture_chunk};
 use selection::Chosen;
+pub use state::KeptState;
 use state::{Done, Journal};
 use text::text_chunk;
 
@@ -104,6 +105,8 @@ pub struct CheckOptions {
 pub struct BadFound {
     /// Name of the data set.
     pub dataset: String,
+    /// Its index in the report: two data sets in different streams may have one name.
+    pub set: usize,
     /// The 1-based physical line.
     pub line: u64,
     /// The 0-based record.
@@ -120,9 +123,10 @@ pub struct BadFound {
 }
 
 impl BadFound {
-    fn new(dataset: &str, record: u64, fault: Fault) -> Self {
+    fn new(dataset: &str, set: usize, record: u64, fault: Fault) -> Self {
         let Fault { class, line, key, detail } = fault;
-        Self { dataset: dataset.to_owned(), line, record, class, key, detail, remedy: class.remedy().into() }
+        let (dataset, remedy) = (dataset.to_owned(), class.remedy().to_owned());
+        Self { dataset, set, line, record, class, key, detail, remedy }
     }
 }
 
@@ -302,7 +306,7 @@ impl Check {
         Arc::clone(&self.shared.progress)
     }
 
-    /// Send true, and the pass ends: that of the text after a chunk, that of the pictures at once.
+    /// Send true, and the pass ends: that of lines after a chunk, all others at once.
     #[must_use]
     pub fn stop(&self) -> Arc<watch::Sender<bool>> {
         Arc::clone(&self.stop)
@@ -324,6 +328,7 @@ impl Check {
         let (total, before) = passed(shared, &done.text, |_| true);
         begin(&shared.progress, total, before);
         let mut saved = now();
+        let mut stopped = stop.subscribe();
         for set in 0..shared.places.len() {
             let first = done.text.get(set).copied().unwrap_or(0);
             let chunks = first..shared.chosen(set)?.chunks();
@@ -331,8 +336,19 @@ impl Check {
             let mut running = futures_util::stream::iter(chunks)
                 .map(|chunk| text_chunk(shared, set, chunk))
                 .buffered(2 * threads);
-            while let Some(found) = running.next().await {
-                let found = found?;
+            let (_, dataset) = shared.dataset(set)?;
+            let from_disk = dataset.records.manifest().is_some();
+            loop {
+                // Lines come from the disk, so their chunk is waited for; rows are fetched.
+                let found = match from_disk {
+                    true => running.next().await.map(|found| found.map(Some)),
+                    false => next(&mut running, &mut stopped).await,
+                };
+                let Some(found) = found else { break };
+                let Some(found) = found? else {
+                    journal.save(done)?;
+                    return Ok(Pass::Stopped);
+                };
                 let tallies = &mut done.tallies;
                 if let Some(tally) = tallies.text.get_mut(set) {
                     tally.merge(&found.tally);
@@ -343,10 +359,16 @@ impl Check {
                 tallies.keys.merge(found.keys);
                 journal.bad(done, found.bad)?;
                 raise(&mut done.text, set);
-                if leave(journal, done, *stop.borrow(), &mut saved)? {
+                save_when_due(journal, done, &mut saved)?;
+                if *stop.borrow() {
+                    journal.save(done)?;
                     return Ok(Pass::Stopped);
                 }
             }
+        }
+        if shared.options.pictures != Pictures::No {
+            // Whether pictures are asked for may be a question that somebody ends.
+            journal.save(done)?;
         }
         Ok(Pass::Whole)
     }
@@ -393,43 +415,41 @@ impl Check {
                     AbortOnDrop(task)
                 })
                 .buffered(PICTURE_CHUNKS);
-            loop {
-                // A chunk may take minutes where storage is slow.
-                let found = tokio::select! {
-                    found = running.next() => found,
-                    _ = stopped.wait_for(|stop| *stop) => {
-                        journal.save(done)?;
-                        return Ok(Pass::Stopped);
-                    }
+            while let Some(found) = next(&mut running, &mut stopped).await {
+                let Some(found) = found? else {
+                    journal.save(done)?;
+                    return Ok(Pass::Stopped);
                 };
-                let Some(found) = found else { break };
-                let found = found?;
                 if let Some(tally) = done.tallies.pictures.get_mut(set) {
                     tally.merge(&found.tally);
                 }
                 journal.bad(done, found.bad)?;
                 raise(&mut done.pictures, set);
-                if leave(journal, done, false, &mut saved)? {
-                    return Ok(Pass::Stopped);
-                }
+                save_when_due(journal, done, &mut saved)?;
             }
         }
         Ok(Pass::Whole)
     }
 
-    /// What came of it. Reads the few records that it gives as examples.
+    /// What came of it, and the state, which is of no more use once that is written down. Reads the few records that it
+    /// gives as examples.
     ///
     /// # Errors
     /// The state and the file of bad records cannot be written.
-    pub fn finish(mut self) -> Result<Report, CheckError> {
-        self.journal.finish(&self.done)?;
-        report::report(&self.shared, &self.written, self.done)
+    pub fn report(mut self) -> Result<(Report, KeptState), CheckError> {
+        self.journal.save(&self.done)?;
+        let report = report::report(&self.shared, &self.written, self.done)?;
+        Ok((report, self.journal.kept()))
     }
 
-    /// Whether what was done is kept for another time.
-    #[must_use]
-    pub fn keeps_state(&self) -> bool {
-        self.journal.keeps_state()
+    /// What came of it; the state goes.
+    ///
+    /// # Errors
+    /// As [`Check::report`], or the state cannot be removed.
+    pub fn finish(self) -> Result<Report, CheckError> {
+        let (report, state) = self.report()?;
+        state.remove()?;
+        Ok(report)
     }
 }
 
@@ -475,13 +495,25 @@ fn raise(chunks: &mut [u64], set: usize) {
     }
 }
 
-/// Saves when it is time to; whether the pass is to end.
-fn leave(journal: &mut Journal, done: &Done, stopped: bool, saved: &mut Instant) -> Result<bool, CheckError> {
-    if stopped || saved.elapsed() >= SAVE_EVERY {
+/// What the next chunk gives, or nothing in it when the check is to end: a chunk may take minutes where storage is slow.
+async fn next<T>(
+    chunks: &mut (impl futures_util::Stream<Item = Result<T, CheckError>> + Unpin),
+    stopped: &mut watch::Receiver<bool>,
+) -> Option<Result<Option<T>, CheckError>> {
+    tokio::select! {
+        biased;
+        _ = stopped.wait_for(|stop| *stop) => Some(Ok(None)),
+        found = chunks.next() => found.map(|found| found.map(Some)),
+    }
+}
+
+/// Saves when it is time to.
+fn save_when_due(journal: &mut Journal, done: &Done, saved: &mut Instant) -> Result<(), CheckError> {
+    if saved.elapsed() >= SAVE_EVERY {
         journal.save(done)?;
         *saved = now();
     }
-    Ok(stopped)
+    Ok(())
 }
 
 #[expect(clippy::disallowed_methods, reason = "how often the state is written; nothing else depends on it")]

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use feedmill_arena::Permit;
 use feedmill_protocol::bad::BadClass;
 use feedmill_source::{FetchError, ImageRoots, ObjectPrefix, ObjectUri, PermanentKind};
@@ -142,6 +143,11 @@ pub(super) async fn picture_chunk(
         }
     };
     let looked = found.into_iter().map(|found| async {
+        // Before a row takes room for the pictures in it: nothing waits for a place while it holds a part of the budget.
+        let _place = match shared.options.pictures {
+            Pictures::Decode => Some(shared.decoding.acquire().await),
+            _ => None,
+        };
         let (read, inside) = match (found, &dataset.records) {
             (Found::Row(number), Records::Table(table)) => {
                 let id = RecordId { dataset: shared.place(set)?.dataset, record: number };
@@ -162,7 +168,7 @@ pub(super) async fn picture_chunk(
         let number = read.id.record;
         let result = match shared.options.pictures {
             Pictures::Decode => decoded(shared, stream_index, stream, read, inside).await,
-            _ => sized(shared, stream, &dataset.images, &read).await,
+            _ => sized(shared, stream, &dataset.images, read, inside).await,
         };
         shared.progress.records.fetch_add(1, Relaxed);
         Ok(Some((number, result)))
@@ -187,7 +193,7 @@ pub(super) async fn picture_chunk(
         };
         *tally.bad.entry(fault.class).or_default() += 1;
         shared.progress.bad.fetch_add(1, Relaxed);
-        found.bad.push(BadFound::new(&dataset.name, number, fault));
+        found.bad.push(BadFound::new(&dataset.name, set, number, fault));
     }
     Ok(found)
 }
@@ -240,15 +246,19 @@ async fn sized(
     shared: &Shared,
     stream: &Stream,
     places: &ImageRoots,
-    read: &ReadSample,
+    mut read: ReadSample,
+    inside: Option<Permit>,
 ) -> Result<Sized, Attempt> {
     let limits = image_limits(stream);
-    let asked = read.sources.iter().map(|source| async {
+    let looked = |bytes: Bytes| Looked { bytes: bytes.len() as u64, header: read_header(&bytes, &limits) };
+    let inline: Vec<Option<Looked>> = read.take_inline().into_iter().map(|bytes| bytes.map(looked)).collect();
+    // Pictures outside of the record are asked for within the same budget: nothing of it is held meanwhile.
+    drop(inside);
+    let asked = read.sources.iter().zip(inline).map(|(source, inline)| async {
         match source {
-            PictureSource::Inline(bytes) => Ok::<Known, MakeError>(Ok(Looked {
-                bytes: bytes.len() as u64,
-                header: read_header(bytes, &limits),
-            })),
+            PictureSource::Inline(_) => {
+                inline.map(Ok).ok_or_else(|| MakeError::Internal("a picture was not looked at".into()))
+            }
             PictureSource::Object(uri) => {
                 let cell = shared.remembered.cell(key_hash(uri));
                 let look = || look(shared, places.place_of(uri), uri, &limits);
@@ -265,15 +275,12 @@ async fn sized(
     let known: Vec<Known> = futures_util::future::try_join_all(asked).await?;
     let pictures: Vec<Picture> = known
         .iter()
-        .zip(&read.sources)
-        .map(|(known, source)| match (known, source) {
-            (Ok(_), PictureSource::Inline(bytes)) => Picture::Here(bytes.clone()),
-            (Ok(looked), PictureSource::Object(_) | PictureSource::Stretch(..)) => {
-                Picture::NoRoom(looked.bytes)
-            }
-            (Err((class, detail)), _) => Picture::Bad(*class, detail.clone()),
+        .map(|known| match known {
+            Ok(looked) => Picture::NoRoom(looked.bytes),
+            Err((class, detail)) => Picture::Bad(*class, detail.clone()),
         })
         .collect();
+    let read = &read;
     if let Some(fault) = refused(read, stream.limits.max_sample_bytes.0, &pictures) {
         return Err(Attempt::Bad(fault));
     }
@@ -368,7 +375,6 @@ async fn decoded(
 ) -> Result<Sized, Attempt> {
     let maker = shared.maker();
     let urgency = &shared.urgency;
-    let _place = shared.decoding.acquire().await;
     let objects = read.sources.iter().filter(|source| !matches!(source, PictureSource::Inline(_))).count();
     shared.progress.requests.fetch_add(objects as u64, Relaxed);
     // The permit goes when the pictures' bytes are gone.

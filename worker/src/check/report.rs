@@ -276,10 +276,7 @@ pub(super) fn report(shared: &Shared, written: &[Written], done: Done) -> Result
     let streams: Vec<StreamReport> = written.iter().map(|stream| stream_report(stream, &datasets)).collect();
     let mut bad = done.bad;
     // Faults of pictures were found after those of text.
-    bad.sort_by_key(|found| {
-        let set = datasets.iter().position(|dataset| dataset.name == found.dataset);
-        (set, found.record)
-    });
+    bad.sort_by_key(|found| (found.set, found.record));
     let examples = examples(shared, &bad);
     let mut report = Report {
         format: FORMAT,
@@ -336,7 +333,7 @@ fn dataset_report(
         unused_columns,
         unread_pictures,
         name: dataset.name.clone(),
-        uri: dataset.uri.clone(),
+        uri: dataset.uri().to_owned(),
         records: dataset.records.len(),
         looked_at: text.records,
         bytes: text.bytes,
@@ -466,19 +463,15 @@ fn duplicates(shared: &Shared, set: usize, seen: &Distinct, pictures: bool) -> D
 
 /// The first bad records of every class, as they stand in the data.
 fn examples(shared: &Shared, bad: &[BadFound]) -> Vec<Example> {
-    let mut shown: BTreeMap<(&str, BadClass), usize> = BTreeMap::new();
+    let mut shown: BTreeMap<(usize, BadClass), usize> = BTreeMap::new();
     let mut examples = Vec::new();
     for (index, found) in bad.iter().enumerate() {
-        let count = shown.entry((&found.dataset, found.class)).or_default();
+        let count = shown.entry((found.set, found.class)).or_default();
         *count += 1;
         if *count > EXAMPLES {
             continue;
         }
-        let sets = (0..shared.places.len()).filter_map(|set| shared.dataset(set).ok());
-        // Two data sets of one name in different streams are told apart by the line.
-        let text = sets
-            .filter(|(_, dataset)| dataset.name == found.dataset)
-            .find_map(|(_, dataset)| excerpt(dataset, found));
+        let text = shared.dataset(found.set).ok().and_then(|(_, dataset)| excerpt(dataset, found));
         if let Some((text, cut)) = text {
             examples.push(Example { bad: index, text, cut });
         }

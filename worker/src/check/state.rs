@@ -161,21 +161,26 @@ impl Journal {
             .map_err(|error| CheckError::State { path: path.clone(), reason: error.to_string() })
     }
 
-    /// The check has come to its end: the state is of no more use.
-    pub(super) fn finish(&mut self, done: &Done) -> Result<(), CheckError> {
-        self.save(done)?;
-        let removed = self.state.as_ref().map(|path| (path, std::fs::remove_file(path)));
-        match removed {
-            Some((path, Err(error))) => {
-                Err(CheckError::State { path: path.clone(), reason: error.to_string() })
-            }
+    /// Where the state is kept.
+    pub(super) fn kept(self) -> KeptState {
+        KeptState(self.state)
+    }
+}
+
+/// The state of a check that has come to its end.
+#[must_use = "a state that stays is gone on with"]
+pub struct KeptState(Option<PathBuf>);
+
+impl KeptState {
+    /// Removes it, if there is one.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn remove(self) -> Result<(), CheckError> {
+        match self.0.map(|path| (std::fs::remove_file(&path), path)) {
+            Some((Err(error), path)) => Err(CheckError::State { path, reason: error.to_string() }),
             _ => Ok(()),
         }
-    }
-
-    /// Where the state is kept.
-    pub(super) fn keeps_state(&self) -> bool {
-        self.state.is_some()
     }
 }
 
@@ -235,6 +240,7 @@ mod tests {
 
     fn bad(line: u64) -> BadFound {
         BadFound {
+            set: 0,
             dataset: "a".into(),
             line,
             record: line - 1,
@@ -264,7 +270,8 @@ mod tests {
         assert_eq!(before.as_ref(), Some(&done));
         assert_eq!(std::fs::read(&file).unwrap(), kept);
         journal.bad(&mut done, vec![bad(3)]).unwrap();
-        journal.finish(&done).unwrap();
+        journal.save(&done).unwrap();
+        journal.kept().remove().unwrap();
         assert!(!state.exists());
         let lines = std::fs::read_to_string(&file).unwrap();
         let found: Vec<BadFound> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -29,10 +29,10 @@ pub(super) struct TextChunk {
 }
 
 impl TextChunk {
-    fn bad(&mut self, shared: &Shared, dataset: &Dataset, number: u64, fault: Fault) {
+    fn bad(&mut self, shared: &Shared, dataset: &Dataset, set: usize, number: u64, fault: Fault) {
         *self.tally.bad.entry(fault.class).or_default() += 1;
         shared.progress.bad.fetch_add(1, Relaxed);
-        self.bad.push(BadFound::new(&dataset.name, number, fault));
+        self.bad.push(BadFound::new(&dataset.name, set, number, fault));
     }
 }
 
@@ -104,7 +104,7 @@ impl TextChunk {
                     }
                     match fit(stream, &read, &[]) {
                         Ok(_) => {}
-                        Err(Attempt::Bad(fault)) => self.bad(shared, dataset, number, fault),
+                        Err(Attempt::Bad(fault)) => self.bad(shared, dataset, set, number, fault),
                         Err(Attempt::Failed(error)) => return Err(CheckError::of(&dataset.name, error)),
                     }
                 }
@@ -124,7 +124,7 @@ impl TextChunk {
                     }
                 }
             }
-            Err(Attempt::Bad(fault)) => self.bad(shared, dataset, number, fault),
+            Err(Attempt::Bad(fault)) => self.bad(shared, dataset, set, number, fault),
             Err(Attempt::Failed(error)) => return Err(CheckError::of(&dataset.name, error)),
         }
         shared.progress.records.fetch_add(1, Relaxed);
@@ -173,34 +173,48 @@ async fn rows(shared: &Arc<Shared>, set: usize, table: &Table, chunk: u64) -> Re
     let numbers = shared.chosen(set)?.numbers(chunk);
     let rows = numbers.into_iter().map(|number| async move {
         let id = RecordId { dataset: place.dataset, record: number };
-        let read = Box::pin(shared.maker().row(stream, dataset, table, id, &shared.urgency)).await;
-        // Room for the pictures goes with them.
-        (number, read.map(|(read, _permit)| read))
+        let row = shared.maker().row(stream, dataset, table, id, &shared.urgency);
+        // In a box: the compiler does not lay out futures as deep as all of these in one another.
+        let read = match Box::pin(row).await {
+            Ok((mut read, permit)) => {
+                let (bytes, hash) = give_up_pictures(&mut read);
+                drop(permit);
+                Ok((read, bytes, hash))
+            }
+            Err(attempt) => Err(attempt),
+        };
+        (number, read)
     });
     let mut rows = futures_util::stream::iter(rows).buffered(ROWS_AT_ONCE);
-    while let Some((number, read)) = rows.next().await {
-        let mut bytes = 0;
-        if let Ok(read) = &read {
-            let mut hasher = XxHash3_128::default();
-            read.prepared.ids().iter().for_each(|id| hasher.write(&id.to_le_bytes()));
-            for (index, source) in read.sources.iter().enumerate() {
-                match source {
-                    PictureSource::Inline(picture) => {
-                        bytes += picture.len() as u64;
-                        hasher.write(picture);
-                    }
-                    PictureSource::Object(_) | PictureSource::Stretch(..) => {
-                        hasher.write(read.key(index).unwrap_or_default().as_bytes());
-                    }
+    while let Some((number, row)) = rows.next().await {
+        match row {
+            Ok((read, bytes, hash)) => {
+                if let Some(records) = &mut found.records {
+                    records.add(hash, set as u32, number);
                 }
+                found.met(shared, set, number, bytes, Ok(read))?;
             }
-            if let Some(records) = &mut found.records {
-                records.add(hasher.finish_128(), set as u32, number);
-            }
+            Err(attempt) => found.met(shared, set, number, 0, Err(attempt))?,
         }
-        found.met(shared, set, number, bytes, read)?;
     }
     Ok(found)
+}
+
+/// Bytes of the pictures inside a row, which has them no more, and the hash by which its copies are known: of its tokens
+/// and pictures.
+fn give_up_pictures(read: &mut ReadSample) -> (u64, u128) {
+    let (mut bytes, mut hasher) = (0, XxHash3_128::default());
+    read.prepared.ids().iter().for_each(|id| hasher.write(&id.to_le_bytes()));
+    for (source, picture) in read.take_inline().into_iter().enumerate() {
+        match picture {
+            Some(picture) => {
+                bytes += picture.len() as u64;
+                hasher.write(&picture);
+            }
+            None => hasher.write(read.key(source).unwrap_or_default().as_bytes()),
+        }
+    }
+    (bytes, hasher.finish_128())
 }
 
 /// Counts a record that can be used as far as its text goes.

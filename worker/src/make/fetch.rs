@@ -105,7 +105,7 @@ fn too_many_bytes(read: &ReadSample, bytes: u64, limit: u64) -> Fault {
     Fault {
         class: BadClass::ImageTooManyBytes,
         line: read.line,
-        key: None,
+        key: read.row.clone(),
         detail: format!("the record's pictures have {bytes} bytes, the limit is {limit}"),
     }
 }
@@ -128,10 +128,11 @@ impl SampleMaker {
         inside: Option<Permit>,
         urgency: &Urgency,
     ) -> Result<Fetched, Attempt> {
+        let outside = read.has_objects();
         let (mut inside, inside_bytes) = match inside {
             // Given back before more is asked for, and asked for again with the rest: a row with both kinds of
             // pictures is rare.
-            Some(permit) if read.has_objects() => (None, permit.bytes()),
+            Some(permit) if outside => (None, permit.bytes()),
             inside => (inside, 0),
         };
         let most = stream.limits.max_image_bytes.0;
@@ -153,7 +154,7 @@ impl SampleMaker {
             .collect();
         loop {
             let mut permit = inside.take();
-            if objects > 0 || known > 0 {
+            if outside {
                 // A record with more than its limit is refused, whatever is asked for it here.
                 let asked = rooms.iter().sum::<u64>().saturating_add(inside_bytes).min(limit);
                 let taken = self.fetch.acquire(asked, urgency).await;
@@ -192,7 +193,7 @@ impl SampleMaker {
                 }
             }
             if let Some(permit) = &mut permit
-                && (objects > 0 || known > 0)
+                && outside
             {
                 permit.shrink_to(held + inside_bytes);
             }

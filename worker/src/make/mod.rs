@@ -223,7 +223,7 @@ impl Maker for SampleMaker {
         let mut first: Option<(RecordId, Fault)> = None;
         for id in stream.candidates(key.position) {
             let fault = match self.attempt(key, stream, id, urgency).await {
-                Ok(mut sample) => {
+                Ok((mut sample, _)) => {
                     sample.meta.sample_index = assigned;
                     if let Some((_, fault)) = &first {
                         sample.meta.status = RowStatus::Substituted(fault.class);
@@ -268,16 +268,17 @@ pub fn patch_bytes(stream: &Stream) -> usize {
 }
 
 impl SampleMaker {
+    /// The sample to its end, and what it was made of.
     async fn attempt(
         &self,
         key: SampleKey,
         stream: &Arc<Stream>,
         id: RecordId,
         urgency: &Urgency,
-    ) -> Result<Sample, Attempt> {
+    ) -> Result<(Sample, SizedSample), Attempt> {
         // The permit goes when the pictures' bytes are gone.
         let (sized, _permit) = self.sized(key, stream, id, urgency).await?;
-        self.fill(key, stream, sized, urgency).await.map(|(sample, _)| sample)
+        self.fill(key, stream, sized, urgency).await
     }
 
     /// Everything up to the sizes: record, pictures' bytes, grids and tokens.
@@ -312,19 +313,6 @@ impl SampleMaker {
         Ok((sized, fetched.permit))
     }
 
-    /// The sample to its end, so that a fault that only the pixels show is found, too; and its hash.
-    async fn made(
-        &self,
-        key: SampleKey,
-        stream: &Arc<Stream>,
-        id: RecordId,
-        urgency: &Urgency,
-    ) -> Result<(SizedSample, SampleHash), Attempt> {
-        let (sized, _permit) = self.sized(key, stream, id, urgency).await?;
-        let (sample, sized) = self.fill(key, stream, sized, urgency).await?;
-        Ok((sized, sample.meta.hash))
-    }
-
     /// What stands at a position as a person wants to see it: the candidates tried and the one used.
     ///
     /// # Errors
@@ -340,9 +328,10 @@ impl SampleMaker {
             outcome: Outcome::Fails,
         };
         for id in stream.candidates(position) {
-            match self.made(SampleKey { stream: stream_index, position }, stream, id, &urgency).await {
-                Ok((sample, hash)) => {
-                    explained.outcome = Outcome::Sample(Box::new(sample), hash);
+            // To its end, so that a fault that only the pixels show is found, too.
+            match self.attempt(SampleKey { stream: stream_index, position }, stream, id, &urgency).await {
+                Ok((sample, sized)) => {
+                    explained.outcome = Outcome::Sample(Box::new(sized), sample.meta.hash);
                     return Ok(explained);
                 }
                 Err(Attempt::Failed(error)) => return Err(error),

@@ -10,7 +10,7 @@ use feedmill_text::record::{Conversation, ImageReference, Row, parse_line, read_
 
 use super::{Attempt, Fault, MakeError};
 use crate::order::RecordId;
-use crate::stream::{CHANGED_REMEDY, Records, Stream};
+use crate::stream::{Records, Stream};
 
 /// Where a picture's bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,20 @@ impl ReadSample {
             }
             _ => self.row.clone(),
         }
+    }
+
+    /// The bytes of the pictures inside the record, by source; the record has them no more.
+    pub(crate) fn take_inline(&mut self) -> Vec<Option<bytes::Bytes>> {
+        for image in &mut self.conversation.images {
+            if let ImageReference::Inline(bytes) = &mut image.reference {
+                *bytes = bytes::Bytes::new();
+            }
+        }
+        let take = |source: &mut PictureSource| match source {
+            PictureSource::Inline(bytes) => Some(std::mem::take(bytes)),
+            PictureSource::Object(_) | PictureSource::Stretch(..) => None,
+        };
+        self.sources.iter_mut().map(take).collect()
     }
 
     /// Whether some picture lies outside of the record.
@@ -96,15 +110,10 @@ pub(crate) fn interpret(
         }
         _ => {
             let detail = with_causes(&error);
-            if matches!(error, RecordReadError::Changed { .. }) && dataset.note_changed() {
-                tracing::error!(
-                    stream = stream.name,
-                    dataset = dataset.name,
-                    remedy = CHANGED_REMEDY,
-                    "{detail}"
-                );
+            if matches!(error, RecordReadError::Changed { .. }) {
+                dataset.note_changed(&stream.name, &detail);
             }
-            Attempt::Failed(MakeError::Source { detail, remedy: CHANGED_REMEDY })
+            Attempt::Failed(MakeError::Source { detail, remedy: dataset.records.changed_remedy() })
         }
     })?;
     let line = record.line;

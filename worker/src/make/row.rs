@@ -19,9 +19,6 @@ use crate::cpu_pool::CpuPool;
 use crate::order::RecordId;
 use crate::stream::{Dataset, Stream, row_of, text_and_blobs};
 
-/// What to do when a file is not the one whose footer was read.
-const CHANGED_REMEDY: &str = "restore the Parquet file and start again, or give the new one another name";
-
 /// The pool, with the urgency of one sample.
 struct Urgent<'a> {
     pool: &'a CpuPool,
@@ -119,11 +116,9 @@ impl SampleMaker {
                             tracing::warn!(%uri, "the folder of a Parquet file is gone; looking again");
                         }
                         FetchError::Permanent { .. } => {
-                            if dataset.note_changed() {
-                                let (stream, dataset) = (&stream.name, &dataset.name);
-                                tracing::error!(stream, dataset, remedy = CHANGED_REMEDY, "{detail}");
-                            }
-                            return Err(MakeError::Source { detail, remedy: CHANGED_REMEDY }.into());
+                            dataset.note_changed(&stream.name, &detail);
+                            let remedy = dataset.records.changed_remedy();
+                            return Err(MakeError::Source { detail, remedy }.into());
                         }
                         FetchError::Transient { .. } => {
                             tracing::warn!(%uri, error = detail, "storage does not answer; asking again");

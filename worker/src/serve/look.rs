@@ -147,10 +147,11 @@ async fn search(
             let steps = futures_util::stream::unfold(Some(search), move |search| {
                 let (app, leases) = (Arc::clone(&app), leases.clone());
                 async move {
+                    let search = search?;
                     let place = Arc::clone(&app.searching).acquire_owned().await;
                     // A lease for each step: a search may take longer than any reader may take for an answer.
                     let ticket = leases.map(|leases| leases.open(0));
-                    let (lines, search) = stepped(search?).await;
+                    let (lines, search) = stepped(search).await;
                     // Others go on while this one's lines are sent: there are few of them.
                     drop(place);
                     Some((Ok::<_, Infallible>(held(lines, ticket)), search))

@@ -9,8 +9,8 @@ use axum::extract::{Path, Request, State};
 use axum::routing::{get, post};
 use feedmill_arena::Urgency;
 use feedmill_protocol::http::{
-    CONTENT_SAFETENSORS, HEADER_PLAN, PATH_BAD, PATH_LIVE, PATH_METRICS, PATH_PLAN, PATH_READY, PATH_REPORTS,
-    PATH_STATUS, Problem, problem_kind,
+    CONTENT_SAFETENSORS, DEATHS_THAT_MAKE_SUSPECT, HEADER_PLAN, PATH_BAD, PATH_LIVE, PATH_METRICS, PATH_PLAN,
+    PATH_READY, PATH_REPORTS, PATH_STATUS, Problem, problem_kind,
 };
 use feedmill_protocol::report::{MAX_REPORT_BYTES, RankReport, WorkerState};
 use http::request::Parts;
@@ -26,7 +26,6 @@ use super::{look, page, range_samples};
 use crate::app::{App, Loaded};
 use crate::engine::SampleKey;
 use crate::make::patch_bytes;
-use crate::suspect::DEATHS_THAT_MAKE_SUSPECT;
 
 pub(super) type Shared = State<Arc<App>>;
 
@@ -104,7 +103,7 @@ async fn answer_batch(
             ..Problem::new(problem_kind::OTHER_PLAN, 409, "the plans differ", detail)
         });
     }
-    if asked.deaths >= DEATHS_THAT_MAKE_SUSPECT {
+    if asked.deaths >= u64::from(DEATHS_THAT_MAKE_SUSPECT) {
         // Of a range that is too long and will be refused, no more than of one that is served.
         let positions = asked.range.positions().take(loaded.max_range as usize);
         let keys = positions.map(|position| SampleKey { stream: index, position });

@@ -18,16 +18,10 @@ use super::cells::{DoubleName, row_of};
 /// So many of the first records decide what shape a data set has.
 const SHAPE_RECORDS: u64 = 64;
 
-/// What to do when a manifest is not the one that was opened.
-pub const CHANGED_REMEDY: &str =
-    "restore the manifest and start again, or give the new one a name of its own";
-
 /// A data set, ready to be read.
 pub struct Dataset {
     /// Its name in metrics and messages.
     pub name: String,
-    /// Where it lies, as the pipeline says it.
-    pub uri: String,
     /// Its records.
     pub records: Records,
     /// Where its images lie.
@@ -44,7 +38,7 @@ pub struct Dataset {
     pub exclude: HashSet<u64>,
     /// What a missing image looks like where its images lie.
     pub missing: MissingLooksLike,
-    /// Whether the manifest was seen to have changed since it was opened.
+    /// Whether the records were seen to have changed since they were opened.
     changed: AtomicBool,
 }
 
@@ -71,6 +65,25 @@ impl Records {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What they stand in, for people.
+    pub(super) fn what(&self) -> &'static str {
+        match self {
+            Records::Manifest(_) => "manifest",
+            Records::Table(_) => "Parquet file",
+        }
+    }
+
+    /// What to do when they are not what they were at the start.
+    #[must_use]
+    pub fn changed_remedy(&self) -> &'static str {
+        match self {
+            Records::Manifest(_) => {
+                "restore the manifest and start again, or give the new one a name of its own"
+            }
+            Records::Table(_) => "restore the Parquet file and start again, or give the new one another name",
+        }
     }
 
     /// The manifest; None for rows of Parquet files.
@@ -225,7 +238,6 @@ impl Dataset {
         }
         Ok(Self {
             name: spec.name.clone(),
-            uri: spec.uri.clone(),
             records,
             images,
             rules,
@@ -238,19 +250,27 @@ impl Dataset {
         })
     }
 
-    /// Notes that the manifest is not what it was any more, which nothing but a new start mends; true the first time.
-    pub fn note_changed(&self) -> bool {
-        !self.changed.swap(true, Ordering::Relaxed)
+    /// Notes that the records are not what they were any more, which nothing but a new start mends; it is logged the
+    /// first time.
+    pub(crate) fn note_changed(&self, stream: &str, detail: &str) {
+        if !self.changed.swap(true, Ordering::Relaxed) {
+            let remedy = self.records.changed_remedy();
+            tracing::error!(stream, dataset = self.name, remedy, "{detail}");
+        }
     }
 
-    /// Whether the manifest was seen to have changed.
+    /// Whether the records were seen to have changed.
     #[must_use]
     pub fn has_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
     }
-}
 
-impl Dataset {
+    /// Where it lies, as the pipeline says it.
+    #[must_use]
+    pub fn uri(&self) -> &str {
+        &self.spec.uri
+    }
+
     /// The columns that the pipeline names.
     pub(crate) fn named_columns(&self) -> impl Iterator<Item = &str> {
         self.spec.columns.values().map(String::as_str)
@@ -284,14 +304,19 @@ async fn open_table(
     (columns, template): (Columns, Option<RowTemplate>),
     progress: impl Fn(Progress) + Send + 'static,
 ) -> Result<(Records, RecordRules), DatasetError> {
-    let example = row_of(Table::example(stores, &spec.uri).await?)?;
-    if let Some(column) = spec.columns.values().find(|column| !example.fields.contains_key(*column)) {
-        let known: Vec<&str> = example.fields.keys().map(String::as_str).collect();
-        return Err(DatasetError::NoColumn { column: column.clone(), known: known.join(", ") });
-    }
     let shape = match named {
-        Some(shape) => shape,
-        None => detect_shape_of_rows(std::iter::once(&example), &columns)?,
+        Some(shape) if spec.columns.is_empty() => shape,
+        _ => {
+            let example = row_of(Table::example(stores, &spec.uri).await?)?;
+            if let Some(column) = spec.columns.values().find(|name| !example.fields.contains_key(*name)) {
+                let known: Vec<&str> = example.fields.keys().map(String::as_str).collect();
+                return Err(DatasetError::NoColumn { column: column.clone(), known: known.join(", ") });
+            }
+            match named {
+                Some(shape) => shape,
+                None => detect_shape_of_rows(std::iter::once(&example), &columns)?,
+            }
+        }
     };
     let rules = RecordRules { shape, columns, template };
     let wanted = |column: &str| rules.reads_column(column);

@@ -23,7 +23,7 @@ use feedmill_source::{ManifestSettings, Progress, Stores};
 use crate::order::{Order, OrderError, RecordId, Share};
 
 pub use cells::{DoubleName, row_of, text_and_blobs};
-pub use dataset::{CHANGED_REMEDY, Dataset, DatasetError, Records};
+pub use dataset::{Dataset, DatasetError, Records};
 pub use processor::{Processor, ProcessorError};
 
 /// So many candidates are tried after the assigned record (preprocessing rules §8).
@@ -67,9 +67,10 @@ impl Stream {
     pub fn problems(&self) -> impl Iterator<Item = String> {
         let changed = self.datasets.iter().filter(|dataset| dataset.has_changed());
         changed.map(|dataset| {
+            let (what, remedy) = (dataset.records.what(), dataset.records.changed_remedy());
+            let (stream, dataset) = (&self.name, &dataset.name);
             format!(
-                "stream {}, data set {}: the manifest has changed since it was opened: {CHANGED_REMEDY}",
-                self.name, dataset.name
+                "stream {stream}, data set {dataset}: the {what} has changed since it was opened: {remedy}"
             )
         })
     }

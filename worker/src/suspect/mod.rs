@@ -28,9 +28,6 @@ pub use ledger::{Evidence, Suspects};
 pub use sandbox::Sandbox;
 pub(crate) use sandbox::{CHILD_SLACK_BYTES, Ending, Order, PictureOrder};
 
-/// From so many deaths on, a range's pictures are made in a child process. One worker may die of anything.
-pub const DEATHS_THAT_MAKE_SUSPECT: u64 = 2;
-
 /// A picture that may take more than this beyond what its header announces is made in a child process, which may
 /// take this much. Lossless WebP only, of files above 400 kB: the tables that libwebp's own encoder writes take
 /// 50 MB at most (it makes no more than 2,600 groups of five).
