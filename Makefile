@@ -7,8 +7,11 @@ CARGO ?= cargo
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
+# What is needed beyond the build is installed before anything is built.
+test screenshots: NEEDS := test
+
 prerequisites: ## install what the build needs, or say what to install
-	@tools/prerequisites.sh
+	@tools/prerequisites.sh $(NEEDS)
 
 versitygw: ## build the tests' independent S3 server, once, or say what that needs
 	@tools/versitygw.sh >/dev/null
@@ -21,7 +24,6 @@ quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; o
 	    --workers 2 --ranks 4 --global-batch 32 --steps 20 --step-ms 250 --kill-worker --check
 
 test: prerequisites versitygw format lint ## everything that must hold; needs Go for an independent S3 server, installs Chromium as root where there is none
-	@tools/prerequisites.sh test
 	$(CARGO) test --workspace --locked
 
 format: ## check the code's format
@@ -33,6 +35,5 @@ lint: ## warnings are errors
 docs: ## write the pages that are made from code
 	FEEDMILL_WRITE_DOCS=1 $(CARGO) test --locked -p feedmill-worker --test metrics_document
 
-screenshots: ## take the pictures of docs/show.md again
-	@tools/prerequisites.sh test
+screenshots: prerequisites ## take the pictures of docs/show.md again
 	FEEDMILL_WRITE_SCREENSHOTS=1 $(CARGO) test --locked -p feedmill --test page pictures_of_the_page

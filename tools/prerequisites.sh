@@ -15,14 +15,17 @@ if [ "$(printf '%s\n%s\n' "$required" "${installed%%-*}" | sort -V | head -n1)" 
     exit 1
 fi
 
-# tool:package; libjpeg-turbo is built from source and needs cmake and nasm; python3 is for the tests of `feedmill verify`.
+# tool:package; libjpeg-turbo is built from source and needs cmake and nasm.
 missing=()
-for pair in cc:gcc c++:g++ make:make cmake:cmake nasm:nasm python3:python3; do
+for pair in cc:gcc c++:g++ make:make cmake:cmake nasm:nasm; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
 done
-# The page is tested in a real browser.
-browser=${FEEDMILL_BROWSER:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable || true)}
-[ "${1:-}" = test ] && [ -z "$browser" ] && missing+=(chromium)
+if [ "${1:-}" = test ]; then
+    # `feedmill verify` is tested with Python, the page in a real browser.
+    command -v python3 >/dev/null || missing+=(python3)
+    browser=${FEEDMILL_BROWSER:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable || true)}
+    [ -n "$browser" ] || missing+=(chromium)
+fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 line="apt-get install -y --no-install-recommends ${missing[*]} libc6-dev"
