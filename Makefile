@@ -1,6 +1,6 @@
 # Feedmill's commands; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites versitygw quickstart test format lint docs screenshots
+.PHONY: help prerequisites versitygw quickstart test test-python wheel format lint docs screenshots
 
 CARGO ?= cargo
 
@@ -25,6 +25,15 @@ quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; o
 
 test: prerequisites versitygw format lint ## everything that must hold; needs Go for an independent S3 server, installs Chromium as root where there is none
 	$(CARGO) test --workspace --locked
+	tools/python-tests.sh
+
+test-python: ## the Python package's tests alone
+	@tools/prerequisites.sh wheel
+	tools/python-tests.sh
+
+wheel: ## the Python package with a worker in it, into target/wheels
+	@tools/prerequisites.sh wheel
+	tools/wheel.sh
 
 format: ## check the code's format
 	$(CARGO) fmt --all --check

@@ -20,9 +20,10 @@ missing=()
 for pair in cc:gcc c++:g++ make:make cmake:cmake nasm:nasm; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
 done
+# The Python package is built and tested in an environment of its own.
+[ -z "${1:-}" ] || python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
 if [ "${1:-}" = test ]; then
-    # `feedmill verify` is tested with Python, the page in a real browser.
-    command -v python3 >/dev/null || missing+=(python3)
+    # The page is tested in a real browser.
     browser=${FEEDMILL_BROWSER:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable || true)}
     [ -n "$browser" ] || missing+=(chromium)
 fi

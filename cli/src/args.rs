@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use feedmill_protocol::position::Range;
 use feedmill_protocol::ranks::{LayoutError, RankLayout};
 
+use crate::step::StepArguments;
 use crate::storage::BucketFolder;
 
 /// Keeps GPUs fed: records and pictures from S3 become exactly the tensors that the model's own processor makes.
@@ -40,6 +41,8 @@ pub enum Command {
     ///
     /// Ends with 1 when a record differs, and says where first; with 2 when nothing could be compared.
     Verify(VerifyArguments),
+    /// Says in which facts two plans differ; ends with 1 when they do
+    Diff(DiffArguments),
     /// A worker process
     #[command(hide = true)]
     Worker(feedmill_worker::WorkerArgs),
@@ -113,8 +116,11 @@ pub struct GetArguments {
     #[arg(value_name = "FILE|URL")]
     pub target: String,
     /// Positions START-END, the end not included
-    #[arg(value_name = "RANGE")]
-    pub range: Range,
+    #[arg(value_name = "RANGE", required_unless_present = "step", conflicts_with = "step")]
+    pub range: Option<Range>,
+    /// A step instead.
+    #[command(flatten)]
+    pub step: StepArguments,
     /// The stream to read
     #[arg(long, value_name = "NAME", default_value = "train")]
     pub stream: String,
@@ -136,8 +142,11 @@ pub struct ShowArguments {
     #[arg(value_name = "FILE|URL")]
     pub target: String,
     /// The position
-    #[arg(value_name = "POSITION")]
-    pub position: u64,
+    #[arg(value_name = "POSITION", required_unless_present = "step", conflicts_with = "step")]
+    pub position: Option<u64>,
+    /// All positions of a step instead.
+    #[command(flatten)]
+    pub step: StepArguments,
     /// Writes a page to look at instead: pictures as the model gets them, tokens, reasons; it needs no worker
     #[arg(long, value_name = "OUT")]
     pub html: Option<PathBuf>,
@@ -150,6 +159,20 @@ pub struct ShowArguments {
     /// Where the data is.
     #[command(flatten)]
     pub storage: StorageArguments,
+}
+
+/// `feedmill diff`.
+#[derive(Clone, Debug, Args)]
+pub struct DiffArguments {
+    /// A plan.json that a loader wrote beside a checkpoint, or http://HOST:PORT of a worker
+    #[arg(value_name = "PLAN")]
+    pub before: String,
+    /// The other one
+    #[arg(value_name = "PLAN")]
+    pub after: String,
+    /// The stream, where a worker has several
+    #[arg(long, value_name = "NAME", default_value = "train")]
+    pub stream: String,
 }
 
 /// `feedmill check`.

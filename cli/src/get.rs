@@ -10,23 +10,53 @@ use crate::args::GetArguments;
 use crate::output;
 use crate::table::{align, bytes};
 use crate::target::Target;
+use crate::usage::Usage;
 
 /// Runs `feedmill get`.
 ///
 /// # Errors
 /// A batch that cannot be had or written.
 pub async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
+    let range = match arguments.step.positions()? {
+        Some(range) => range,
+        None => arguments.range.context("neither positions nor a step")?,
+    };
+    let pieces = pieces(range, arguments.step.step.is_some());
+    if arguments.output.is_some() && pieces.len() > 1 {
+        return Err(Usage::of(anyhow::anyhow!(
+            "the step's {} samples are read in {} parts; to write a file, give the positions of one: {}",
+            range.len(),
+            pieces.len(),
+            pieces.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        )));
+    }
     let target = Target::open(&arguments.target, &arguments.stream, &arguments.storage).await?;
-    let frame = target.batch(&arguments.stream, arguments.range, arguments.stop).await?;
     let datasets = target.dataset_names(&arguments.stream).await?;
-    let view =
-        BatchView::parse(&frame).context("the answer is no batch; do both sides have the same version?")?;
-    output::print(&describe(&arguments.stream, arguments.range, frame.len(), &view, &datasets))?;
-    if let Some(path) = &arguments.output {
-        std::fs::write(path, &frame).with_context(|| format!("cannot write {}", path.display()))?;
-        output::print(&format!("\nwritten to {}\n", path.display()))?;
+    for (number, piece) in pieces.into_iter().enumerate() {
+        let frame = target.batch(&arguments.stream, piece, arguments.stop).await?;
+        let view = BatchView::parse(&frame)
+            .context("the answer is no batch; do both sides have the same version?")?;
+        let gap = if number > 0 { "\n" } else { "" };
+        let text = describe(&arguments.stream, piece, frame.len(), &view, &datasets);
+        output::print(&format!("{gap}{text}"))?;
+        if let Some(path) = &arguments.output {
+            std::fs::write(path, &frame).with_context(|| format!("cannot write {}", path.display()))?;
+            output::print(&format!("\nwritten to {}\n", path.display()))?;
+        }
     }
     Ok(())
+}
+
+/// A step may have more samples than a worker serves at once (64 unless the pipeline says otherwise).
+const PIECE: u64 = 64;
+
+/// A step in pieces; positions that were asked for by themselves stay in one.
+fn pieces(range: Range, in_pieces: bool) -> Vec<Range> {
+    if !in_pieces {
+        return vec![range];
+    }
+    let starts = (range.start()..range.end()).step_by(PIECE as usize);
+    starts.filter_map(|start| Range::new(start, (start + PIECE).min(range.end())).ok()).collect()
 }
 
 fn describe(stream: &str, range: Range, length: usize, batch: &BatchView<'_>, datasets: &[String]) -> String {

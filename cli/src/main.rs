@@ -14,6 +14,8 @@
 mod args;
 /// What is in the data, before it is trained on.
 mod check;
+/// Two plans held against each other.
+mod diff;
 /// One batch, described.
 mod get;
 /// A whole training's data on this machine.
@@ -34,6 +36,8 @@ mod output;
 mod pipeline;
 /// Folders for temporary files.
 mod scratch;
+/// A step's positions.
+mod step;
 /// Folders served as S3.
 mod storage;
 /// Lines and numbers for people.
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
         Command::Local(arguments) => on_runtime(local::run(&arguments)),
         Command::Get(arguments) => on_runtime(succeeding(get::run(&arguments))),
         Command::Check(arguments) => on_runtime(check::run(&arguments)),
+        Command::Diff(arguments) => on_runtime(diff::run(&arguments)),
         Command::Show(arguments) => on_runtime(succeeding(show::run(&arguments))),
         Command::Verify(arguments) => on_runtime(verify::run(&arguments)),
         // It has a runtime and logs of its own.

@@ -18,18 +18,28 @@ use crate::target::Target;
 /// # Errors
 /// A sample that cannot be had.
 pub async fn run(arguments: &ShowArguments) -> anyhow::Result<()> {
+    let positions = match arguments.step.positions()? {
+        Some(step) => step.start()..step.end(),
+        None => {
+            let position = arguments.position.context("neither a position nor a step")?;
+            position..position.saturating_add(arguments.count.map_or(1, u64::from))
+        }
+    };
     let target = Target::open(&arguments.target, &arguments.stream, &arguments.storage).await?;
     if let Some(path) = &arguments.html {
-        let count = arguments.count.map_or(1, u64::from);
-        let positions = arguments.position..arguments.position.saturating_add(count);
         html::write(&target, &arguments.stream, positions, path).await?;
         return output::print(&format!("written to {}\n", path.display()));
     }
-    let value = target.sample(&arguments.stream, arguments.position).await?;
-    let shown = Shown::deserialize(value)
-        .context("the answer describes no sample; do both sides have the same version?")?;
     let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    output::print(&render(&shown, if colour { Marks::Colour } else { Marks::Characters }))
+    let marks = if colour { Marks::Colour } else { Marks::Characters };
+    for (number, position) in positions.enumerate() {
+        let value = target.sample(&arguments.stream, position).await?;
+        let shown = Shown::deserialize(value)
+            .context("the answer describes no sample; do both sides have the same version?")?;
+        let gap = if number > 0 { "\n" } else { "" };
+        output::print(&format!("{gap}{}", render(&shown, marks)))?;
+    }
+    Ok(())
 }
 
 /// How supervised text is told apart.

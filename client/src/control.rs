@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use feedmill_protocol::http::{PATH_PLAN, PATH_REPORTS, PATH_STATUS};
+use feedmill_protocol::model::ModelFacts;
 use feedmill_protocol::plan::{Plan, PlanDigest};
 use feedmill_protocol::report::{RankReport, WorkerStatus};
 use futures_util::future::join_all;
@@ -29,6 +30,10 @@ pub struct StreamPlan {
     pub samples_per_epoch: u64,
     /// Everything that decides bytes, fact by fact.
     pub facts: Plan,
+    /// The data sets' names, in the order of `dataset_index`.
+    pub datasets: Vec<String>,
+    /// What rebuilding the model's tensors needs; None from workers that do not say.
+    pub model: Option<ModelFacts>,
     /// Who said so.
     pub worker: Endpoint,
 }
@@ -45,6 +50,10 @@ struct PlanEntry {
     samples_per_epoch: u64,
     #[serde(default)]
     facts: Plan,
+    #[serde(default)]
+    datasets: Vec<String>,
+    #[serde(default)]
+    model: Option<ModelFacts>,
 }
 
 /// How many workers a report is offered to: the home, and the next ones while that is away.
@@ -179,10 +188,15 @@ fn stream_plan(bytes: &[u8], member: &Member, stream: &str) -> Result<StreamPlan
             known: known.join(", "),
         });
     };
+    if let Some(model) = &entry.model {
+        model.check().map_err(|error| malformed(format!("stream {stream:?}: {error}")))?;
+    }
     Ok(StreamPlan {
         plan: entry.plan.parse().map_err(|error| malformed(format!("stream {stream:?}: {error}")))?,
         samples_per_epoch: entry.samples_per_epoch,
         facts: entry.facts,
+        datasets: entry.datasets,
+        model: entry.model,
         worker: member.endpoint.clone(),
     })
 }

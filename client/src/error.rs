@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use feedmill_protocol::course::CourseError;
 use feedmill_protocol::http::Problem;
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::{Range, RangeError};
@@ -36,6 +37,9 @@ pub enum ClientError {
     /// Numbers that are no layout of ranks.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// Steps, skips or an end that contradict each other.
+    #[error(transparent)]
+    Course(#[from] CourseError),
     /// Positions that do not exist.
     #[error(transparent)]
     Range(#[from] RangeError),

@@ -1,12 +1,15 @@
 //! One rank's batches in order, a window of them outstanding.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use feedmill_protocol::course::{Course, LastStep, Next};
 use feedmill_protocol::http::DEATHS_THAT_MAKE_SUSPECT;
 use feedmill_protocol::plan::PlanDigest;
-use feedmill_protocol::position::{Range, RangeError};
-use feedmill_protocol::ranks::{Rank, RankLayout};
+use feedmill_protocol::position::Range;
+use feedmill_protocol::ranks::RankLayout;
 use feedmill_protocol::report::RankReport;
 use tokio::task::JoinHandle;
 
@@ -41,12 +44,13 @@ pub struct PullerSettings {
 pub struct Puller {
     fleet: Fleet,
     settings: PullerSettings,
-    rank: Rank,
     plan: ExpectedPlan,
-    /// Micro batches this rank reads altogether.
-    count: u64,
-    /// The next one to ask for.
+    /// Which ranges come one after another.
+    course: Course,
+    /// The course's next micro batch to ask for.
     next: u64,
+    /// Micro batches of the course handed out.
+    taken: u64,
     window: VecDeque<Outstanding>,
     meter: Meter,
 }
@@ -55,6 +59,8 @@ pub struct Puller {
 struct Outstanding {
     range: Range,
     history: SharedHistory,
+    /// The tally counts it as come, or no longer at all; changed under the tally's lock.
+    settled: Arc<AtomicBool>,
     task: JoinHandle<Result<Batch, ClientError>>,
 }
 
@@ -71,18 +77,16 @@ impl Puller {
     /// A rank outside the layout, a window of 0, a first position that does not exist.
     pub fn new(fleet: Fleet, settings: PullerSettings) -> Result<Self, ClientError> {
         let layout = settings.layout;
-        let rank = layout.rank(settings.rank)?;
-        layout.micro_batch_at(settings.consumed, rank, 0)?;
+        let mut course = Course::new(layout.ranks(), settings.rank, layout.micro_batch(), settings.consumed)?
+            .until(settings.stop, LastStep::Pad);
+        course.go_on(layout.global_batch())?;
+        course.batch(0)?;
         let setting = |name, reason: &str| ClientError::Setting { name, reason: reason.to_owned() };
         if settings.window == 0 {
             return Err(setting("window", "must be at least 1"));
         }
         let small =
             |name, number: u64| u32::try_from(number).map_err(|_| setting(name, "does not fit a report"));
-        let count = settings.stop.map_or(u64::MAX, |stop| {
-            let steps = layout.steps_until(settings.consumed, stop);
-            steps.saturating_mul(layout.micro_batches_per_step())
-        });
         let plan = ExpectedPlan::from(settings.plan);
         let reporter = Reporter {
             run: fleet.inner.settings.run.clone(),
@@ -92,31 +96,68 @@ impl Puller {
             size: small("ranks", layout.ranks())?,
         };
         let target = small("window", settings.window as u64)?;
-        let tally = Tally::new(layout, settings.consumed, target);
+        let tally = Tally::new(settings.consumed, target);
         Ok(Self {
             meter: Meter::new(reporter, tally),
             window: VecDeque::new(),
             next: 0,
-            count,
+            taken: 0,
             plan,
-            rank,
+            course,
             settings,
             fleet,
         })
     }
 
-    /// The next batch of this rank, in order; None past the trainer's end. Calling it says that the
-    /// batch before has been used. Dropping the future loses nothing: the next call waits on.
+    /// Reads along another course from now on, as after a change of the global batch or a jump to another
+    /// step. What was asked for and stands in the new course too, in its order, is kept, unless the end is
+    /// another one, which decides what is filler; the rest is taken back.
+    pub fn follow(&mut self, course: Course) {
+        let is_same_end = self.settings.stop == course.stop();
+        self.settings.stop = course.stop();
+        let mut known: HashMap<Range, Outstanding> =
+            self.window.drain(..).map(|outstanding| (outstanding.range, outstanding)).collect();
+        self.meter.tally(|tally| tally.turned(course.consumed_after(0)));
+        self.course = course;
+        (self.next, self.taken) = (0, 0);
+        while is_same_end && let Ok(Next::Batch(place)) = self.course.batch(self.next) {
+            let Some(outstanding) = known.remove(&place.range) else { break };
+            self.window.push_back(outstanding);
+            self.next += 1;
+        }
+        for outstanding in known.into_values() {
+            self.meter.tally(|tally| match outstanding.settled.swap(true, Ordering::Relaxed) {
+                true => tally.withdrawn(),
+                false => tally.taken_back(),
+            });
+        }
+    }
+
+    /// The course, to add steps to it.
+    pub fn course_mut(&mut self) -> &mut Course {
+        &mut self.course
+    }
+
+    /// The course.
+    #[must_use]
+    pub fn course(&self) -> &Course {
+        &self.course
+    }
+
+    /// The next batch of this rank, in order; None past the trainer's end, and where the course does not know
+    /// how it goes on. Calling it says that the batch before has been used. Dropping the future loses nothing:
+    /// the next call waits on.
     ///
     /// # Errors
     /// What [`Fleet::fetch`] gives for this range. The next call asks for the same range again, so no
     /// range is ever passed over.
     pub async fn next(&mut self) -> Result<Option<Batch>, ClientError> {
-        self.meter.tally(|tally| tally.asked(chance::now()));
+        let whole = self.course.consumed_after(self.taken);
+        self.meter.tally(|tally| tally.asked(chance::now(), whole));
         self.fill();
-        if self.window.is_empty() && self.next < self.count {
-            // The end of all positions.
-            self.range_at(self.next)?;
+        if self.window.is_empty() {
+            // Past the end of all positions this is an error.
+            self.course.batch(self.next)?;
         }
         let Some(first) = self.window.front_mut() else {
             self.meter.tally(|tally| tally.answered(chance::now(), false));
@@ -132,6 +173,7 @@ impl Puller {
             joined.unwrap_or_else(|error| Err(ClientError::Stopped { range, reason: error.to_string() }));
         match outcome {
             Ok(batch) => {
+                self.taken += 1;
                 self.meter.tally(|tally| tally.answered(chance::now(), true));
                 // The place that this batch has left.
                 self.fill();
@@ -177,19 +219,14 @@ impl Puller {
 
     /// Asks for as much as the window holds and there is.
     fn fill(&mut self) {
-        while self.window.len() < self.settings.window && self.next < self.count {
-            let Ok(range) = self.range_at(self.next) else {
+        while self.window.len() < self.settings.window {
+            let Ok(Next::Batch(place)) = self.course.batch(self.next) else {
                 return;
             };
-            let outstanding = self.ask(range, self.window.len(), 0);
+            let outstanding = self.ask(place.range, self.window.len(), 0);
             self.window.push_back(outstanding);
             self.next += 1;
         }
-    }
-
-    fn range_at(&self, number: u64) -> Result<Range, RangeError> {
-        let PullerSettings { layout, consumed, .. } = self.settings;
-        layout.micro_batch_at(consumed, self.rank, number)
     }
 
     /// Asks for a range that stands `ahead` places behind the next one.
@@ -210,11 +247,17 @@ impl Puller {
         };
         let history = SharedHistory::default();
         let (fleet, meter, noted) = (self.fleet.clone(), self.meter.clone(), history.clone());
+        let settled = Arc::new(AtomicBool::new(false));
+        let known = Arc::clone(&settled);
         let task = tokio::spawn(async move {
             let outcome = fleet.pursue(&request, &noted).await;
-            meter.tally(Tally::arrived);
+            meter.tally(|tally| {
+                if !known.swap(true, Ordering::Relaxed) {
+                    tally.arrived();
+                }
+            });
             outcome
         });
-        Outstanding { range, history, task }
+        Outstanding { range, history, settled, task }
     }
 }

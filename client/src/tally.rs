@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use feedmill_protocol::ranks::RankLayout;
 use feedmill_protocol::report::RankReport;
 use tokio::time::Instant;
 
@@ -45,8 +44,8 @@ pub struct PullerStats {
 /// The state machine: time is an argument.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    layout: RankLayout,
-    begun_at_position: u64,
+    /// By whole steps.
+    consumed: u64,
     target: u32,
     ready: u32,
     outstanding: u32,
@@ -61,10 +60,9 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new(layout: RankLayout, consumed: u64, target: u32) -> Self {
+    pub(crate) fn new(consumed: u64, target: u32) -> Self {
         Self {
-            layout,
-            begun_at_position: consumed,
+            consumed,
             target,
             ready: 0,
             outstanding: 0,
@@ -79,9 +77,9 @@ impl Tally {
         }
     }
 
-    /// The trainer asks for its next batch, so it has used the one before. A step is whole when its last
-    /// batch has been used, not when it was handed out.
-    pub(crate) fn asked(&mut self, now: Instant) {
+    /// The trainer asks for its next batch, so it has used the one before: `consumed` samples by whole steps
+    /// now. A step is whole when its last batch has been used, not when it was handed out.
+    pub(crate) fn asked(&mut self, now: Instant, consumed: u64) {
         if self.waiting_since.is_some() {
             return;
         }
@@ -95,7 +93,8 @@ impl Tally {
             Some(pace) => pace.mul_f64(1.0 - NEWEST) + own.mul_f64(NEWEST),
             None => own,
         });
-        if self.batches.is_multiple_of(self.layout.micro_batches_per_step()) {
+        if consumed > self.consumed {
+            self.consumed = consumed;
             self.steps += 1;
             if let Some(began) = self.step_began.replace(now) {
                 self.stepped += now - began;
@@ -123,6 +122,19 @@ impl Tally {
     pub(crate) fn arrived(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
         self.ready += 1;
+    }
+
+    /// It goes on elsewhere: from a step's begin, with `consumed` samples by whole steps. A step that was begun
+    /// is none.
+    pub(crate) fn turned(&mut self, consumed: u64) {
+        self.consumed = consumed;
+        self.handed_out_at = None;
+        self.step_began = None;
+    }
+
+    /// A range that was requested is not wanted any more.
+    pub(crate) fn taken_back(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
     }
 
     /// A range that had failed for good is taken back.
@@ -154,7 +166,7 @@ impl Tally {
             steps: self.steps,
             batches: self.batches,
             pace: self.pace.unwrap_or_default(),
-            consumed: self.begun_at_position + self.steps.saturating_mul(self.layout.global_batch()),
+            consumed: self.consumed,
         }
     }
 }
@@ -243,9 +255,9 @@ mod tests {
     use super::*;
     use feedmill_protocol::plan::PlanDigest;
 
-    /// Two micro batches a step, 8 positions each step.
+    /// Begun at sample 80.
     fn tally() -> Tally {
-        Tally::new(RankLayout::new(8, 2, 2).unwrap(), 80, 6)
+        Tally::new(80, 6)
     }
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -256,8 +268,8 @@ mod tests {
         let mut now = chance::now();
         let begin = now;
         let mut consumed = Vec::new();
-        for _ in 0..5 {
-            tally.asked(now);
+        for whole in [80, 80, 88, 88, 96] {
+            tally.asked(now, whole);
             now += SECOND;
             tally.arrived();
             tally.answered(now, true);
@@ -270,9 +282,12 @@ mod tests {
         assert_eq!((stats.steps, stats.batches), (2, 5));
         assert_eq!((stats.waited, stats.stepped), (5 * SECOND, 16 * SECOND));
         assert_eq!(stats.pace, 3 * SECOND);
-        tally.asked(now);
+        tally.asked(now, 96);
         tally.answered(now, false);
         assert_eq!(tally.stats(now).consumed, 96, "half a step is none");
+        tally.turned(8);
+        let stats = tally.stats(now);
+        assert_eq!((stats.consumed, stats.steps), (8, 2), "a jump is no step");
         assert_eq!(now - begin, 20 * SECOND);
     }
 
@@ -281,11 +296,11 @@ mod tests {
         let mut tally = tally();
         let now = chance::now();
         assert_eq!(tally.need(0, now), Duration::ZERO);
-        tally.asked(now);
+        tally.asked(now, 80);
         assert_eq!(tally.need(0, now), Duration::ZERO);
         assert_eq!(tally.need(2, now), 2 * FIRST_PACE);
         tally.answered(now, true);
-        tally.asked(now + 4 * SECOND);
+        tally.asked(now + 4 * SECOND, 80);
         tally.answered(now + 4 * SECOND, true);
         // A second into a batch that takes four.
         let now = now + 5 * SECOND;
@@ -293,7 +308,7 @@ mod tests {
         assert_eq!(tally.need(2, now), 11 * SECOND);
         // Longer than ever before: the next is due now.
         assert_eq!(tally.need(1, now + 60 * SECOND), 4 * SECOND);
-        tally.asked(now);
+        tally.asked(now, 80);
         assert_eq!(tally.need(0, now), Duration::ZERO);
     }
 
@@ -309,19 +324,19 @@ mod tests {
         let meter = Meter::new(reporter, tally());
         let begin = chance::now();
         let at = |millis: u64| begin + Duration::from_millis(millis);
-        meter.tally(|tally| tally.asked(at(0)));
+        meter.tally(|tally| tally.asked(at(0), 80));
         let first = meter.report_at(at(2000));
         assert_eq!((first.waiting_ms, first.wait_ms, first.step_ms), (2000, 2000, 0));
         assert!(first.check().is_ok(), "also before the plan is known");
         let second = meter.report_at(at(4000));
         assert_eq!((second.waiting_ms, second.wait_ms, second.step_ms), (4000, 2000, 0));
         // A dropped call that is made again is the same waiting.
-        meter.tally(|tally| tally.asked(at(4100)));
+        meter.tally(|tally| tally.asked(at(4100), 80));
         meter.tally(Tally::arrived);
         meter.tally(|tally| tally.answered(at(4500), true));
-        meter.tally(|tally| tally.asked(at(5000)));
+        meter.tally(|tally| tally.asked(at(5000), 80));
         meter.tally(|tally| tally.answered(at(5000), true));
-        meter.tally(|tally| tally.asked(at(6000)));
+        meter.tally(|tally| tally.asked(at(6000), 88));
         meter.tally(|tally| tally.answered(at(6000), true));
         let third = meter.report_at(at(6500));
         assert_eq!((third.waiting_ms, third.wait_ms, third.step_ms), (0, 500, 6000));

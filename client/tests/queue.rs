@@ -6,6 +6,7 @@ mod support;
 use std::time::Duration;
 
 use feedmill_client::{BatchRequest, ExpectedPlan, Fleet, Puller, PullerSettings};
+use feedmill_protocol::course::{Course, LastStep, Skips};
 use feedmill_protocol::position::{POSITION_END, Range};
 use feedmill_protocol::ranks::RankLayout;
 use proptest::prelude::*;
@@ -76,6 +77,42 @@ async fn a_dropped_puller_takes_its_requests_back() {
     }
     drop(puller);
     worker.until("seven resets", |log| log.cancelled == 7 && log.active == 0).await;
+}
+
+/// A step of 4 is skipped, the steps after it are of 2: what stands in the new course is not asked again.
+#[tokio::test]
+async fn another_course_keeps_what_it_has_in_common() {
+    let worker = Worker::start(|_| Act::Batch).await;
+    let mut puller = Puller::new(fleet(&[&worker]), one_rank(4, 9)).unwrap();
+    let meter = puller.meter();
+    let mut taken = Vec::new();
+    for _ in 0..2 {
+        taken.push(puller.next().await.unwrap().unwrap().range());
+    }
+    while meter.stats().ready < 4 {
+        tokio::task::yield_now().await;
+    }
+    let mut course = Course::new(1, 0, 2, 4)
+        .unwrap()
+        .skipping(Skips::new([Range::new(8, 12).unwrap()]).unwrap())
+        .until(Some(18), LastStep::Pad);
+    assert!(course.add_step(4).unwrap());
+    puller.follow(course);
+    assert_eq!((meter.stats().ready, meter.stats().outstanding, meter.stats().consumed), (2, 0, 4));
+    for _ in 0..2 {
+        taken.push(puller.next().await.unwrap().unwrap().range());
+    }
+    assert!(puller.next().await.unwrap().is_none(), "how it goes on is not known");
+    assert_eq!(meter.stats().consumed, 8);
+    while puller.course_mut().add_step(2).unwrap() {}
+    while let Some(batch) = puller.next().await.unwrap() {
+        taken.push(batch.range());
+    }
+    assert_eq!(taken, [0, 1, 2, 3, 6, 7, 8].map(range_of));
+    assert_eq!(meter.stats().consumed, 14);
+    let mut asked = worker.log(|log| log.seen.iter().map(|seen| seen.range).collect::<Vec<_>>());
+    asked.sort_unstable();
+    assert_eq!(asked, [0, 1, 2, 3, 4, 5, 6, 7, 8].map(range_of), "each once");
 }
 
 #[tokio::test]

@@ -1,19 +1,23 @@
 //! What Feedmill's programs must agree on. Pure: no runtime, no clock, no I/O, no unsafe.
 //!
 //! ```text
-//! pipeline ─► plan ─► position ─► ranks ─► placement ─► http ─► frame ─► hash
+//! pipeline ─► plan ─► position ─► ranks ─► course ─► placement ─► http ─► frame ─► hash
 //!                                                         └───► report
 //! ```
 #![forbid(unsafe_code)]
 
 /// Why a record could not be used, and what a row of a batch says of it.
 pub mod bad;
+/// The steps of a rank: sizes that change, stretches that are left out, an end.
+pub mod course;
 /// The batch frame: a safetensors file in a fixed order.
 pub mod frame;
 /// One hash per sample and the chain over them.
 pub mod hash;
 /// Paths, headers and problem documents of the HTTP interface.
 pub mod http;
+/// What a trainer must know of the model's processor.
+pub mod model;
 /// The `DataPipeline` resource as people write it, and its checked form.
 pub mod pipeline;
 /// Which worker is asked for a range.

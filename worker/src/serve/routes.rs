@@ -193,6 +193,7 @@ async fn plan(State(app): Shared) -> Response<Body> {
                 "samples_per_epoch": stream.order.samples_per_epoch(),
                 "datasets": datasets,
                 "facts": stream.plan,
+                "model": stream.processor.model_facts(),
             });
             (stream.name.clone(), described)
         })

@@ -1,6 +1,7 @@
 //! The model's processor: numbers for pictures, template and tokenizer for text.
 
 use feedmill_protocol::hash::hex;
+use feedmill_protocol::model::ModelFacts;
 use feedmill_protocol::pipeline::spec::{AssistantControlTokens, ChatTemplate, ProcessorSpec, TooLongPolicy};
 use feedmill_source::{FetchError, ObjectPrefix, PermanentKind, Stores, UriError};
 use feedmill_text::processor::{
@@ -114,6 +115,23 @@ impl Processor {
             spec: spec.clone(),
             files: hashes,
         })
+    }
+
+    /// What a trainer needs to rebuild the model's tensors from batches.
+    #[must_use]
+    pub fn model_facts(&self) -> ModelFacts {
+        let (geometry, ids) = (&self.geometry, self.text.special_ids());
+        ModelFacts {
+            patch: geometry.patch,
+            merge: geometry.merge,
+            temporal: geometry.temporal,
+            mean: geometry.mean,
+            std: geometry.std,
+            pad_id: ids.pad,
+            image_pad_id: ids.image_pad,
+            vision_start_id: ids.vision_start,
+            vision_end_id: ids.vision_end,
+        }
     }
 }
 

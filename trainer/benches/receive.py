@@ -1,0 +1,199 @@
+"""What receiving costs a trainer, in one run, in turns: CPU seconds of this process for each GB (10^9 bytes) that is in numpy arrays, by
+the loader and by httpx over HTTP/2 where that is installed; and how many loops a spinning Python thread loses to a loader in its process,
+against the same loader in a process of its own. Ends with one line of JSON.
+
+    tools/python-bench.sh          # builds what it needs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import feedmill
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from support import Worker, pipeline  # noqa: E402
+
+
+def cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def loader(source: str, samples: int, micro_batch: int) -> feedmill.Loader:
+    return feedmill.Loader(
+        [source],
+        dp_rank=0,
+        dp_size=1,
+        global_batch=micro_batch,
+        micro_batch=micro_batch,
+        max_samples=samples,
+        on_bad="warn",
+        run=f"bench-{os.getpid()}",
+    )
+
+
+def by_loader(made: feedmill.Loader) -> tuple[int, float, float]:
+    """Bytes, CPU seconds, seconds."""
+    made.seek(0)
+    begun, used, total = time.monotonic(), cpu(), 0
+    for batch in made:
+        arrays = batch.numpy()
+        total += batch.nbytes
+        assert arrays["patches"].shape[0]
+    return total, cpu() - used, time.monotonic() - begun
+
+
+def by_httpx(client: Any, source: str, samples: int, micro_batch: int) -> tuple[int, float, float]:
+    begun, used, total = time.monotonic(), cpu(), 0
+    for start in range(0, samples, micro_batch):
+        answer = client.get(f"{source}/v1/streams/train/batches/{start}-{start + micro_batch}")
+        array = np.frombuffer(answer.content, np.uint8)
+        total += array.nbytes
+    return total, cpu() - used, time.monotonic() - begun
+
+
+class Spinner:
+    """Counts loops of plain Python for as long as it is asked to."""
+
+    def __init__(self) -> None:
+        self.loops = 0
+        self._stop = False
+        self._thread = threading.Thread(target=self._spin)
+
+    def _spin(self) -> None:
+        while not self._stop:
+            for _ in range(1000):
+                pass
+            self.loops += 1
+
+    def __enter__(self) -> Spinner:
+        self._begun = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop = True
+        self._thread.join()
+        self.rate = self.loops / (time.monotonic() - self._begun)
+
+
+def paced(made: feedmill.Loader, seconds: float, batches_per_second: float) -> int:
+    """Reads so many batches a second, as a trainer does; how many they were."""
+    made.seek(0)
+    begun, count = time.monotonic(), 0
+    while (now := time.monotonic()) < begun + seconds:
+        due = begun + count / batches_per_second
+        if due > now:
+            time.sleep(min(due - now, begun + seconds - now))
+            continue
+        try:
+            next(made)
+        except StopIteration:
+            made.seek(0)
+            continue
+        count += 1
+    return count
+
+
+def other_process(arguments: argparse.Namespace, source: str) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, "--receive", source, "--samples", str(arguments.samples)]
+    command += ["--micro-batch", str(arguments.micro_batch), "--pace", str(arguments.pace), "--seconds", str(arguments.seconds)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def receive(arguments: argparse.Namespace) -> None:
+    """The other process: reads for some seconds whenever it is told to."""
+    made = loader(arguments.receive, arguments.samples, arguments.micro_batch)
+    made.wait_ready()
+    for _ in sys.stdin:
+        print(paced(made, arguments.seconds, arguments.pace), flush=True)
+
+
+def lock_loss(arguments: argparse.Namespace, source: str) -> dict[str, Any]:
+    mine = loader(source, arguments.samples, arguments.micro_batch)
+    mine.wait_ready()
+    losses, rates, counts = [], [], []
+    with other_process(arguments, source) as other:
+        assert other.stdin is not None and other.stdout is not None
+        for _ in range(arguments.rounds):
+            with Spinner() as beside:
+                other.stdin.write("go\n")
+                other.stdin.flush()
+                theirs = int(other.stdout.readline())
+            with Spinner() as within:
+                ours = paced(mine, arguments.seconds, arguments.pace)
+            losses.append(1 - within.rate / beside.rate)
+            rates.append(beside.rate)
+            counts.append([ours, theirs])
+        other.stdin.close()
+    mine.close()
+    return {
+        "loss_percent_median": round(100 * statistics.median(losses), 2),
+        "loss_percent_each": [round(100 * loss, 2) for loss in losses],
+        "batches_each": counts,
+        "loops_per_second": round(statistics.median(rates)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=256)
+    parser.add_argument("--micro-batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--pace", type=float, default=20.0, help="batches a second beside the spinning thread")
+    parser.add_argument("--receive", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.receive:
+        receive(arguments)
+        return
+    try:
+        import httpx
+
+        client: Any = httpx.Client(http1=False, http2=True, timeout=60)
+    except ImportError:
+        client = None
+    with tempfile.TemporaryDirectory() as folder:
+        worker = Worker(pipeline(folder))
+        try:
+            made = loader(worker.url, arguments.samples, arguments.micro_batch)
+            # Makes every sample, once; from here on the worker only sends.
+            total, _, _ = by_loader(made)
+            print(f"{total / 1e6:.0f} MB in {arguments.samples // arguments.micro_batch} batches")
+            ours, theirs = [], []
+            for _ in range(arguments.rounds):
+                ours.append(by_loader(made))
+                if client is not None:
+                    theirs.append(by_httpx(client, worker.url, arguments.samples, arguments.micro_batch))
+            made.close()
+            result: dict[str, Any] = {"megabytes": round(total / 1e6), "load": os.getloadavg()[0]}
+            for name, rounds in (("feedmill", ours), ("httpx", theirs)):
+                if rounds:
+                    costs = [used / (size / 1e9) for size, used, _ in rounds]
+                    rates = [size / 1e9 / seconds for size, _, seconds in rounds]
+                    result[f"{name}_cpu_s_per_gb"] = round(statistics.median(costs), 3)
+                    result[f"{name}_gb_per_s"] = round(statistics.median(rates), 2)
+            if theirs:
+                result["cheaper_than_httpx"] = round(result["httpx_cpu_s_per_gb"] / result["feedmill_cpu_s_per_gb"], 1)
+            result["spinning_thread"] = lock_loss(arguments, worker.url)
+            print(json.dumps(result))
+        finally:
+            worker.close()
+
+
+if __name__ == "__main__":
+    main()

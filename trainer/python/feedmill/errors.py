@@ -1,0 +1,79 @@
+"""What can go wrong, one class for each thing that a trainer may do about it.
+
+Every error carries, where it applies: ``rank`` (data-parallel rank), ``stream``, ``range`` ("start-end"), ``worker`` and
+``reason``. They are in the message too.
+"""
+
+from __future__ import annotations
+
+
+class FeedmillError(Exception):
+    """Anything that feedmill gives up with."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        stream: str | None = None,
+        range: str | None = None,
+        worker: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.stream = stream
+        self.range = range
+        self.worker = worker
+        self.reason = reason
+
+
+class ConfigError(FeedmillError, ValueError):
+    """A setting makes no sense, or two of them contradict each other; nothing was read."""
+
+
+class StateError(FeedmillError, ValueError):
+    """A checkpoint's state cannot be resumed from here: another stream, a version that is not known, a position within
+    a step."""
+
+
+class PlanChanged(FeedmillError):
+    """The workers have other data or settings than the checkpoint; ``accept_plan=`` goes on deliberately."""
+
+
+class RunMismatch(FeedmillError):
+    """The ranks of one run do not agree on stream, global batch, size or samples consumed."""
+
+
+class WorkersUnreachable(FeedmillError, TimeoutError):
+    """No worker made a batch, or answered at all, within ``timeout``."""
+
+
+class WorkerRefused(FeedmillError):
+    """A worker said no, and every other one would too: access denied, a range that is too large, another version."""
+
+
+class BadSamples(FeedmillError):
+    """More rows than ``max_bad`` could not be made from the records that the order assigned."""
+
+
+class WorkersFailed(FeedmillError):
+    """Worker processes of this machine could not be started, or ended."""
+
+
+class ForkError(FeedmillError):
+    """A loader is used in another process than the one that made it."""
+
+
+__all__ = [
+    "BadSamples",
+    "ConfigError",
+    "FeedmillError",
+    "ForkError",
+    "PlanChanged",
+    "RunMismatch",
+    "StateError",
+    "WorkerRefused",
+    "WorkersFailed",
+    "WorkersUnreachable",
+]

@@ -1,0 +1,220 @@
+"""For Hugging Face's Trainer. Imports transformers; the rest of the package does not.
+
+>>> class Trainer(feedmill.hf.TrainerMixin, transformers.Trainer): ...
+>>> trainer = Trainer(model=model, args=args, feedmill={"source": "http://workers:8470"})
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
+from .errors import ConfigError
+from .loader import Loader
+
+#: Settings that the Trainer's arguments decide.
+_DECIDED = ("dp_rank", "dp_size", "global_batch", "micro_batch", "epochs", "max_steps", "model_parallel_size")
+
+
+class TrainerMixin:
+    """Put before ``transformers.Trainer``: batches come from Feedmill, everything else stays the Trainer's.
+
+    feedmill: settings of :class:`feedmill.Loader`, at least ``source``; ranks, micro batch, global batch and the end come
+        from the training arguments. ``layout``, ``pad_to_multiple_of`` and ``per_segment_multiple`` go to
+        :meth:`feedmill.Batch.torch`, ``dtype`` too.
+    feedmill_eval: the same for evaluation, and ``samples``, how many of its stream are read: every time the same ones,
+        from its begin. What it does not say is as in ``feedmill``.
+
+    Data never goes through ``accelerator.prepare``, which would shard or re-order it. Resuming costs the same at any step:
+    the checkpoint's trainer_state.json holds the loader's state, so nothing is skipped by reading it. Each checkpoint
+    also gets a plan.json. The whole training is one pass over one dataloader without a length: save, evaluate and log by
+    steps, not by epochs.
+    """
+
+    def __init__(
+        self,
+        *positional: Any,
+        feedmill: Mapping[str, Any],
+        feedmill_eval: Mapping[str, Any] | None = None,
+        **named: Any,
+    ) -> None:
+        self._feedmill = _settings("feedmill", feedmill)
+        given = {key: value for key, value in self._feedmill.items() if key != "ledger"}
+        self._feedmill_eval = None if feedmill_eval is None else given | _settings("feedmill_eval", feedmill_eval)
+        if self._feedmill_eval is not None:
+            samples = self._feedmill_eval.get("samples")
+            if not isinstance(samples, int) or samples < 1:
+                raise ConfigError(f"feedmill_eval needs samples, how many are read; it has {samples!r}")
+            # The Trainer wants to see that there is something.
+            named.setdefault("eval_dataset", _Samples(samples))
+        #: The loader of the running training.
+        self.feedmill_loader: Loader | None = None
+        super().__init__(*positional, **named)
+        arguments = self.args  # type: ignore[attr-defined]
+        arguments.remove_unused_columns = False
+        arguments.ignore_data_skip = True
+        if "epoch" in (arguments.eval_strategy, arguments.save_strategy, arguments.logging_strategy):
+            raise ConfigError('eval_strategy, save_strategy and logging_strategy must be by "steps" here, not by "epoch"')
+        self._feedmill_callback = FeedmillCallback(self)
+        self.add_callback(self._feedmill_callback)  # type: ignore[attr-defined]
+
+    # What the Trainer asks for.
+
+    def get_train_dataloader(self) -> Any:
+        arguments = self.args  # type: ignore[attr-defined]
+        shared = self._feedmill_model_parallel()
+        dp_size = arguments.world_size // shared
+        micro_batch = arguments.per_device_train_batch_size
+        if self.feedmill_loader is not None:
+            self.feedmill_loader.close()
+        settings, tensors = _split(self._feedmill)
+        loader = self.feedmill_loader = Loader(
+            settings.pop("source"),
+            dp_rank=arguments.process_index // shared,
+            dp_size=dp_size,
+            global_batch=micro_batch * arguments.gradient_accumulation_steps * dp_size,
+            micro_batch=micro_batch,
+            epochs=arguments.num_train_epochs if arguments.max_steps <= 0 else None,
+            max_steps=arguments.max_steps if arguments.max_steps > 0 else None,
+            model_parallel_size=shared,
+            **settings,
+        )
+        loader.wait_ready()
+        if arguments.max_steps <= 0:
+            positions = arguments.num_train_epochs * loader.samples_per_epoch
+            arguments.max_steps = math.ceil(positions / loader._size_at(0))
+        return _Batches(loader, tensors)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        if self._feedmill_eval is None:
+            raise ConfigError("there is no feedmill_eval")
+        arguments = self.args  # type: ignore[attr-defined]
+        shared = self._feedmill_model_parallel()
+        dp_size = arguments.world_size // shared
+        micro_batch = arguments.per_device_eval_batch_size
+        settings, tensors = _split(self._feedmill_eval)
+        samples = settings.pop("samples")
+        return _EvalBatches(
+            settings.pop("source"),
+            tensors,
+            samples,
+            dp_rank=arguments.process_index // shared,
+            dp_size=dp_size,
+            global_batch=micro_batch * dp_size,
+            micro_batch=micro_batch,
+            max_samples=samples,
+            model_parallel_size=shared,
+            **settings,
+        )
+
+    def log(self, logs: dict[str, float], *positional: Any, **named: Any) -> None:
+        loader = self.feedmill_loader
+        if loader is not None and loader._puller is not None and "loss" in logs:
+            logs = logs | loader.log()
+        super().log(logs, *positional, **named)  # type: ignore[misc]
+
+    def _feedmill_model_parallel(self) -> int:
+        sizes = ("get_tp_size", "get_cp_size", "get_sp_size")
+        return math.prod(getattr(self, size)() for size in sizes if hasattr(self, size))
+
+
+class FeedmillCallback(TrainerCallback, ExportableState):
+    """Carries the loader's state in and out of checkpoints."""
+
+    def __init__(self, trainer: TrainerMixin) -> None:
+        self._trainer = trainer
+
+    def state(self) -> dict[str, Any]:
+        loader = self._trainer.feedmill_loader
+        return {"args": {}, "attributes": {"feedmill": loader.state_dict() if loader is not None else None}}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        loader = self._trainer.feedmill_loader
+        if loader is None or state.global_step == 0:
+            return
+        kept = state.stateful_callbacks.get(type(self).__name__) or {}
+        kept = kept[-1] if isinstance(kept, list) else kept
+        saved = kept.get("attributes", {}).get("feedmill")
+        if saved is not None:
+            loader.load_state_dict(saved)
+        else:
+            # A checkpoint of another data pipeline: its own count of steps is all there is.
+            loader.seek(state.global_step * loader._size_at(0))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        loader = self._trainer.feedmill_loader
+        if loader is not None:
+            state.epoch = loader.consumed / loader.samples_per_epoch
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        loader = self._trainer.feedmill_loader
+        if loader is not None and state.is_world_process_zero:
+            loader.save_plan(f"{args.output_dir}/checkpoint-{state.global_step}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        loader = self._trainer.feedmill_loader
+        if loader is not None:
+            loader.close()
+
+
+class _Batches:
+    """The training's batches, without a length: the Trainer stops at max_steps."""
+
+    def __init__(self, loader: Loader, tensors: Mapping[str, Any]) -> None:
+        self._loader, self._tensors = loader, tensors
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            yield batch.torch(**self._tensors)
+
+
+class _Samples:
+    """Stands for a data set of so many samples."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class _EvalBatches:
+    """Evaluation's batches, every time from the begin of their stream."""
+
+    def __init__(self, source: Any, tensors: Mapping[str, Any], samples: int, **settings: Any) -> None:
+        self.dataset = _Samples(samples)
+        self.batch_size = settings["micro_batch"]
+        self._source, self._tensors, self._settings = source, tensors, settings
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.dataset) / self._settings["global_batch"])
+
+    def __iter__(self) -> Iterator[Any]:
+        with Loader(self._source, **self._settings) as loader:
+            for batch in loader:
+                yield batch.torch(**self._tensors)
+
+
+def _settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    for setting in _DECIDED:
+        if setting in given:
+            raise ConfigError(f"{name} has {setting}, which the training arguments decide")
+    if name == "feedmill" and "source" not in given:
+        raise ConfigError("feedmill needs source: where workers are, or a pipeline's file")
+    return dict(given)
+
+
+def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the loader takes, and what Batch.torch takes."""
+    names = ("layout", "pad_to_multiple_of", "per_segment_multiple", "dtype")
+    return (
+        {key: value for key, value in settings.items() if key not in names},
+        {key: value for key, value in settings.items() if key in names},
+    )
+
+
+__all__ = ["FeedmillCallback", "TrainerMixin"]

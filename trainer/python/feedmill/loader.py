@@ -1,0 +1,698 @@
+"""The loader: one rank's micro batches, and where it stands."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from . import _feedmill, ledger as ledgers
+from .batch import Batch
+from .errors import BadSamples, ConfigError, FeedmillError, PlanChanged, StateError
+from .nodes import NodeWorkers
+from .runs import run_name
+
+_log = logging.getLogger("feedmill")
+
+#: Version of what state_dict returns.
+STATE_VERSION = 1
+
+#: A share of bad rows means nothing before so many rows, and so many bad ones, have been seen.
+BAD_AFTER_ROWS = 1_000
+BAD_AFTER_BAD = 20
+
+#: Rank 0 logs so many bad rows.
+BAD_ROWS_LOGGED = 10
+
+#: Micro batches whose steps are known ahead, when the global batch follows a schedule.
+KNOWN_AHEAD = 64
+
+#: A schedule that takes more steps than this to come to the end is not counted through.
+MOST_COUNTED_STEPS = 10_000_000
+
+GlobalBatch = int | Callable[[int], int]
+
+
+class Loader:
+    """Iterates the micro batches of one data-parallel rank.
+
+    In the step that begins when ``c`` samples are consumed, the k-th micro batch of rank r is the ``micro_batch``
+    samples from c + (k * dp_size + r) * micro_batch on: Megatron's order. Iterating goes on where it stopped; a new
+    epoch needs no new loader.
+
+    source: ``http://HOST:PORT`` of a worker or a headless service, a list of such, or a pipeline's file; for a file
+        workers are started on this machine, one set for all ranks of the run.
+    stream: which of the pipeline's streams.
+    dp_rank, dp_size: the data-parallel rank and size, never global ones. ``dp_size * model_parallel_size`` must be
+        WORLD_SIZE where a launcher set that.
+    global_batch: samples of one optimizer step over all ranks; or a schedule: a function of the samples consumed.
+    micro_batch: samples in one batch.
+    epochs, max_steps, max_samples: where training ends, counted from its very begin; None = never. The smallest counts.
+    last_step: "pad" makes the step that crosses the end full with filler rows without loss; "drop" leaves it out.
+    ensure_image: a batch without an image gets one more row with a small masked one, so that every rank runs the
+        vision tower.
+    skips: stretches (start, end) of positions that are left out; each begins where a step begins.
+    token: bearer token of the workers.
+    max_bad: largest share of rows that may stand in for records that cannot be used; counted after 1,000 rows and 20
+        bad ones.
+    on_bad: "raise" BadSamples above it, or "warn" once.
+    ledger: a file that gets one line of JSON a step, from rank 0; with ``{rank}`` in it from every rank.
+    run: one name for each start of the training, shared by its ranks; found by itself under torchrun, Slurm and
+        torch.distributed.
+    accept_plan: a plan's digest that a checkpoint may be resumed with although it was written with another.
+    consumed: samples that were consumed before; what ``seek`` sets.
+    model_parallel_size: ranks that share one data-parallel rank (tensor x pipeline x context parallel).
+    tensors: names of tensors that :class:`Batch` makes; a pipeline stage without the vision tower leaves out
+        pixel_values.
+    window: micro batches asked for ahead.
+    timeout: seconds to wait for a batch before WorkersUnreachable.
+    workers, threads: how many worker processes a pipeline's file gets on this machine, and threads in each.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Sequence[str],
+        *,
+        stream: str = "train",
+        dp_rank: int,
+        dp_size: int,
+        global_batch: GlobalBatch,
+        micro_batch: int,
+        epochs: float | None = None,
+        max_steps: int | None = None,
+        max_samples: int | None = None,
+        last_step: str = "pad",
+        ensure_image: bool = False,
+        skips: Iterable[tuple[int, int]] = (),
+        token: str | None = None,
+        max_bad: float = 0.01,
+        on_bad: str = "raise",
+        ledger: str | os.PathLike[str] | None = None,
+        run: str | None = None,
+        accept_plan: str | None = None,
+        consumed: int = 0,
+        model_parallel_size: int = 1,
+        tensors: Collection[str] | None = None,
+        window: int = 8,
+        timeout: float = 300.0,
+        workers: int = 1,
+        threads: int | None = None,
+    ) -> None:
+        _check_ranks(dp_rank, dp_size, model_parallel_size)
+        _at_least("micro_batch", micro_batch, 1)
+        _at_least("window", window, 1)
+        _at_least("consumed", consumed, 0)
+        for name, most in (("max_steps", max_steps), ("max_samples", max_samples)):
+            if most is not None:
+                _at_least(name, most, 1)
+        if epochs is not None and not 0 < epochs < 2**53:
+            raise ConfigError(f"epochs {epochs!r} must be above 0")
+        if last_step not in ("pad", "drop"):
+            raise ConfigError(f'last_step {last_step!r} must be "pad" or "drop"')
+        if on_bad not in ("raise", "warn"):
+            raise ConfigError(f'on_bad {on_bad!r} must be "raise" or "warn"')
+        if not 0 <= max_bad <= 1:
+            raise ConfigError(f"max_bad {max_bad!r} is a share, 0 to 1")
+        if token is not None:
+            raise ConfigError("token= needs workers with tokens, which this version does not have")
+        self.stream = stream
+        self.dp_rank = dp_rank
+        self.dp_size = dp_size
+        self.micro_batch = micro_batch
+        self.last_step = last_step
+        self.ensure_image = ensure_image
+        self.max_bad = max_bad
+        self.on_bad = on_bad
+        self.accept_plan = accept_plan
+        self._global_batch: GlobalBatch = global_batch
+        self._epochs, self._max_steps, self._max_samples = epochs, max_steps, max_samples
+        self._skips = _skips(skips)
+        self._tensors = None if tensors is None else tuple(tensors)
+        self._window, self._timeout = window, timeout
+        self._workers, self._threads = workers, threads
+        self._source = source
+        #: What the checkpoint was written with.
+        self._expected_plan: str | None = None
+        self._plan: dict[str, Any] | None = None
+        self._fleet: _feedmill.Fleet | None = None
+        self._node: NodeWorkers | None = None
+        self._puller: _feedmill.Puller | None = None
+        self._course: _feedmill.Course | None = None
+        #: Samples consumed before the course, and micro batches of it handed out.
+        self._begin, self._taken = consumed, 0
+        #: A batch that came and was not handed out, because something was raised in its stead.
+        self._held: tuple[Any, ...] | None = None
+        self._totals = _Totals()
+        self._logged = _Totals()
+        self._bad_logged = 0
+        self._warned_of_bad = False
+        self._step: dict[str, Any] | None = None
+        self._closed = False
+        # Arithmetic that does not divide is refused here, before anything is asked.
+        self._new_course(consumed, stop=None)
+        self.run = run_name(run, dp_size)
+        self._ledger = ledgers.open_ledger(ledger, dp_rank)
+
+    # Making one from what a framework knows.
+
+    @classmethod
+    def from_megatron(cls, source: Any, *, args: Any = None, **settings: Any) -> Loader:
+        """A loader for Megatron-LM: ranks from ``megatron.core.parallel_state``, global batch, micro batch and samples
+        consumed from ``args`` (default ``megatron.training.get_args()``)."""
+        from . import megatron
+
+        return megatron.loader(cls, source, args=args, **settings)
+
+    @classmethod
+    def from_device_mesh(cls, source: Any, mesh: Any, dp: str | Sequence[str] = "dp", **settings: Any) -> Loader:
+        """A loader for a torch DeviceMesh: ``dp`` names the dimension, or the dimensions, that data is split over; all
+        others share a rank's batches."""
+        names = list(mesh.mesh_dim_names or ())
+        wanted = [dp] if isinstance(dp, str) else list(dp)
+        for name in wanted:
+            if name not in names:
+                raise ConfigError(f"the mesh has no dimension {name!r}; it has {', '.join(map(str, names)) or 'none'}")
+        rank, size = 0, 1
+        for name in (name for name in names if name in wanted):
+            extent = mesh.size(names.index(name))
+            rank = rank * extent + mesh.get_local_rank(name)
+            size *= extent
+        others = 1
+        for index, name in enumerate(names):
+            if name not in wanted:
+                others *= mesh.size(index)
+        settings.setdefault("model_parallel_size", others)
+        return cls(source, dp_rank=rank, dp_size=size, **settings)
+
+    # Iterating.
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        self.wait_ready()
+        batch = self._next()
+        if batch is None:
+            self._finish_step()
+            raise StopIteration
+        return batch
+
+    def __len__(self) -> int:
+        """Micro batches of this rank from here to the end. TypeError where there is no end."""
+        self.wait_ready()
+        course, begun = self._course, self._taken
+        if course is None or course.end() is None:
+            raise TypeError("this loader has no length: it was given neither epochs nor max_steps nor max_samples")
+        per_wave = self.dp_size * self.micro_batch
+        if not callable(self._global_batch):
+            steps = course.steps_left(self._begin, self._global_batch) or 0
+            return max(steps * (self._global_batch // per_wave) - begun, 0)
+        counted = self._fresh_course(self._begin, self._stop())
+        for _ in range(MOST_COUNTED_STEPS):
+            if not counted.add_step(self._size_at(counted.known_until())):
+                break
+        return max((counted.known_batches() or 0) - begun, 0)
+
+    def wait_ready(self) -> None:
+        """Waits until workers can be asked, and checks the plan and the settings against them. Call it before the first
+        collective: what is wrong is then an error here, and no hang there."""
+        if self._puller is not None:
+            return
+        if self._closed:
+            raise FeedmillError("the loader is closed")
+        fleet = self._connect()
+        plan = self._plan = fleet.plan(self.stream, self.dp_rank)
+        self._check_plan(plan)
+        course = self._new_course(self._begin, self._stop())
+        self._puller = _feedmill.Puller(
+            fleet,
+            self.stream,
+            self.dp_size,
+            self.dp_rank,
+            self.micro_batch,
+            plan["plan"],
+            self._window,
+            course,
+        )
+
+    def close(self) -> None:
+        """Takes back all requests; lets go of this machine's workers. The loader gives no more batches."""
+        self._closed = True
+        if self._puller is not None:
+            self._puller.close()
+        if self._ledger is not None:
+            self._ledger.close()
+        if self._node is not None:
+            self._node.close()
+            self._node = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Where it stands.
+
+    @property
+    def consumed(self) -> int:
+        """Samples consumed by whole optimizer steps; within a step that of its begin."""
+        return self._begin if self._course is None else self._course.consumed_after(self._taken)
+
+    @property
+    def position(self) -> int:
+        """Where the stream stands: ``consumed`` plus what was skipped before."""
+        return _feedmill.position_of(self.consumed, self._skips)
+
+    @property
+    def at_step_boundary(self) -> bool:
+        """True when the next batch is the first of a step."""
+        if self._held is not None:
+            return False
+        place = self._course.batch(self._taken) if self._course is not None else None
+        return place is None or place[4] == 0
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
+        """What a checkpoint holds: {"version": 1, "stream", "consumed", "skips", "plan"}.
+
+        A step counts as soon as its last micro batch was handed out, so call it after ``optimizer.step()``, before the
+        next batch; within a step it is the step's begin. A trainer that counts by itself gives its own ``consumed``.
+        """
+        self.wait_ready()
+        if consumed is not None:
+            _at_least("consumed", consumed, 0)
+        return {
+            "version": STATE_VERSION,
+            "stream": self.stream,
+            "consumed": self.consumed if consumed is None else consumed,
+            "skips": [list(skip) for skip in self._skips],
+            "plan": self._digest(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where a checkpoint was written, with any number of ranks, micro batch and global batch.
+
+        Skips of the checkpoint stay; this loader's own ones come after where the checkpoint stands. Raises StateError for
+        what is no state of this stream, PlanChanged when the workers have another plan and ``accept_plan`` is not that.
+        """
+        version = state.get("version")
+        if version != STATE_VERSION:
+            raise StateError(f"state has version {version!r}, this package reads version {STATE_VERSION}")
+        if state.get("stream") != self.stream:
+            raise StateError(f"state is of stream {state.get('stream')!r}, this loader reads {self.stream!r}")
+        consumed, plan = state.get("consumed"), state.get("plan")
+        if not isinstance(consumed, int) or isinstance(consumed, bool) or consumed < 0:
+            raise StateError(f"state has consumed {consumed!r}, which is no number of samples")
+        if plan is not None and not isinstance(plan, str):
+            raise StateError(f"state has plan {plan!r}, which is no digest")
+        before = _skips(state.get("skips", ()))
+        skips = _merged(before, self._skips, _feedmill.position_of(consumed, before))
+        if plan is not None:
+            self._expected_plan = plan
+            if self._plan is not None:
+                self._check_plan(self._plan)
+        old, self._skips = self._skips, skips
+        try:
+            self.seek(consumed)
+        except FeedmillError:
+            self._skips = old
+            raise
+
+    def seek(self, consumed: int) -> None:
+        """Goes on with the step that begins when ``consumed`` samples are consumed: Megatron's consumed_train_samples."""
+        _at_least("consumed", consumed, 0)
+        self._turn(consumed)
+
+    def set_global_batch(self, global_batch: GlobalBatch) -> None:
+        """Another global batch, or schedule, from the next step on. Only between steps; on all ranks at the same one."""
+        if not self.at_step_boundary:
+            raise ConfigError("the global batch changes between steps only; this rank stands within one")
+        old, self._global_batch = self._global_batch, global_batch
+        # Where training ends was fixed by the old one.
+        try:
+            self._turn(self.consumed)
+        except FeedmillError:
+            self._global_batch = old
+            raise
+
+    def plan(self) -> dict[str, Any]:
+        """Everything that decides what stands at a position, to be written beside checkpoints: {"stream", "plan" (its
+        digest), "samples_per_epoch", "datasets", "facts"}. ``feedmill diff`` compares two of them."""
+        self.wait_ready()
+        assert self._plan is not None
+        plan = self._plan
+        return {
+            "stream": self.stream,
+            "plan": plan["plan"],
+            "samples_per_epoch": plan["samples_per_epoch"],
+            "datasets": list(plan["datasets"]),
+            "facts": json.loads(plan["facts"]),
+        }
+
+    def save_plan(self, folder: str | os.PathLike[str]) -> str:
+        """Writes plan.json into a checkpoint's folder, by one rename; returns its path."""
+        path = os.path.join(folder, "plan.json")
+        temporary = f"{path}.{os.getpid()}.tmp"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(self.plan(), file, indent=1, sort_keys=True)
+            file.write("\n")
+        os.replace(temporary, path)
+        return path
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """N: positions of one epoch."""
+        self.wait_ready()
+        assert self._plan is not None
+        return self._plan["samples_per_epoch"]
+
+    # Looking at it.
+
+    def stats(self) -> dict[str, Any]:
+        """How the queue stands: ready, outstanding and target (micro batches), steps, batches, consumed; seconds waited (in
+        all), waiting (now), stepped (in whole steps) and pace (the trainer's own time for a micro batch); wait_ratio;
+        rows, tokens, supervised, filler, bad, bytes, padding; rows_per_dataset; copied_out; ledger_lost."""
+        queue = self._puller.stats() if self._puller is not None else {}
+        totals = self._totals
+        queue |= totals.described(self._dataset_names())
+        queue["consumed"] = self.consumed
+        queue["wait_ratio"] = _ratio(queue.get("waited", 0.0), totals.clock)
+        # Batches own their memory, wherever they were received into: keeping them holds nothing back.
+        queue["copied_out"] = 0
+        queue["ledger_lost"] = self._ledger.lost if self._ledger is not None else 0
+        return queue
+
+    def log(self, prefix: str = "feedmill/") -> dict[str, float]:
+        """Numbers for a training's log, since the last call: wait_pct, bad_rows, padding_pct, supervised_pct,
+        rows/<data set>; and consumed."""
+        now, then = self._totals.copy(), self._logged
+        now.waited = self._puller.stats()["waited"] if self._puller is not None else 0.0
+        self._logged = now
+        since = now.since(then)
+        keys: dict[str, float] = {
+            "wait_pct": 100 * _ratio(since.waited, since.clock),
+            "bad_rows": since.bad,
+            "padding_pct": 100 * _ratio(since.cells - since.tokens, since.cells),
+            "supervised_pct": 100 * _ratio(since.supervised, since.tokens),
+            "consumed": self.consumed,
+        }
+        for name, rows in zip(self._dataset_names(), since.datasets):
+            keys[f"rows/{name}"] = rows
+        return {prefix + key: value for key, value in keys.items()}
+
+    # Inside.
+
+    def _next(self) -> Batch | None:
+        assert self._puller is not None and self._course is not None
+        if self._held is None:
+            self._know_ahead()
+            begun = time.monotonic()
+            frame = self._puller.next()
+            self._totals.tick(begun)
+            place = self._course.batch(self._taken) if frame is not None else None
+            if frame is None or place is None:
+                return None
+            batch = Batch(
+                frame,
+                model=self._plan["model"] if self._plan else None,
+                datasets=self._dataset_names(),
+                step_consumed=place[2],
+                global_batch=place[3],
+                micro_batch=place[4],
+                ensure_image=self.ensure_image,
+                tensors=self._tensors,
+            )
+            if batch.micro_batch == 0:
+                self._finish_step()
+            self._account(batch, time.monotonic() - begun)
+            self._held = (batch,)
+        self._check_bad()
+        (batch,) = self._held
+        self._held = None
+        self._taken += 1
+        return batch
+
+    def _connect(self) -> _feedmill.Fleet:
+        if self._fleet is None:
+            addresses = self._addresses()
+            self._fleet = _feedmill.Fleet(addresses, self.run, self._timeout, False)
+        return self._fleet
+
+    def _addresses(self) -> list[str]:
+        source = self._source
+        if isinstance(source, (list, tuple)):
+            return [str(address) for address in source]
+        text = os.fspath(source)  # type: ignore[arg-type]
+        if "://" in text:
+            return [part.strip() for part in text.split(",")]
+        self._node = NodeWorkers(text, run=self.run, count=self._workers, threads=self._threads)
+        return self._node.addresses
+
+    def _check_plan(self, plan: Mapping[str, Any]) -> None:
+        expected, here = self._expected_plan, plan["plan"]
+        if expected is None or here in (expected, self.accept_plan):
+            return
+        raise PlanChanged(
+            f"rank {self.dp_rank}: the checkpoint was written with plan {expected} of stream {self.stream!r}, the workers have "
+            f"{here}; `feedmill diff` of the checkpoint's plan.json says what differs. To go on deliberately: "
+            f"accept_plan={here!r}",
+            rank=self.dp_rank,
+            stream=self.stream,
+            reason=f"plan {here} instead of {expected}",
+        )
+
+    def _digest(self) -> str:
+        assert self._plan is not None
+        return self._plan["plan"]
+
+    def _dataset_names(self) -> list[str]:
+        return list(self._plan["datasets"]) if self._plan is not None else []
+
+    def _size_at(self, consumed: int | None) -> int:
+        assert consumed is not None
+        size = self._global_batch
+        if not callable(size):
+            return size
+        size = size(consumed)
+        if not isinstance(size, int):
+            raise ConfigError(f"the schedule gives {size!r} at consumed {consumed}, which is no number of samples")
+        return size
+
+    def _stop(self) -> int | None:
+        """The position at which training ends."""
+        if not hasattr(self, "_fixed_stop"):
+            ends = []
+            if self._epochs is not None:
+                assert self._plan is not None
+                ends.append(round(self._epochs * self._plan["samples_per_epoch"]))
+            if self._max_steps is not None:
+                ends.append(self._position_after(self._max_steps))
+            if self._max_samples is not None:
+                ends.append(_feedmill.position_of(self._max_samples - 1, self._skips) + 1)
+            self._fixed_stop = min(ends, default=None)
+        return self._fixed_stop
+
+    def _position_after(self, steps: int) -> int:
+        """The position behind the last sample of so many steps from the very begin."""
+        if callable(self._global_batch):
+            consumed = 0
+            for _ in range(steps):
+                consumed += self._size_at(consumed)
+        else:
+            consumed = steps * self._global_batch
+        return _feedmill.position_of(consumed - 1, self._skips) + 1
+
+    def _fresh_course(self, consumed: int, stop: int | None) -> _feedmill.Course:
+        drop_last = self.last_step == "drop"
+        return _feedmill.Course(self.dp_size, self.dp_rank, self.micro_batch, consumed, self._skips, stop, drop_last)
+
+    def _new_course(self, consumed: int, stop: int | None) -> _feedmill.Course:
+        course = self._fresh_course(consumed, stop)
+        if callable(self._global_batch):
+            # The first step says whether the schedule divides.
+            course.add_step(self._size_at(consumed))
+        else:
+            course.go_on(self._global_batch)
+        self._course, self._begin, self._taken, self._held = course, consumed, 0, None
+        return course
+
+    def _turn(self, consumed: int) -> None:
+        if self._puller is None:
+            self._new_course(consumed, stop=None)
+            return
+        course = self._new_course(consumed, self._stop())
+        self._puller.follow(course)
+        self._step = None
+
+    def _know_ahead(self) -> None:
+        """Asks the schedule for the steps that the window will need."""
+        if not callable(self._global_batch):
+            return
+        assert self._course is not None and self._puller is not None
+        needed = self._taken + max(KNOWN_AHEAD, self._window) + 1
+        while (known := self._course.known_batches()) is not None and known < needed:
+            size = self._size_at(self._course.known_until())
+            if not self._course.add_step(size):
+                return
+            self._puller.add_step(size)
+
+    def _account(self, batch: Batch, waited: float) -> None:
+        self._totals.add(batch)
+        if batch.num_bad and self.dp_rank == 0 and self._bad_logged < BAD_ROWS_LOGGED:
+            for row in batch.info:
+                if row["fault"] is not None and self._bad_logged < BAD_ROWS_LOGGED:
+                    self._bad_logged += 1
+                    _log.warning(
+                        "position %d: the record that the order assigned cannot be used (%s); %s. `feedmill show` says more",
+                        row["position"],
+                        row["fault"],
+                        f"record {row['record']} of {row['dataset']} stands in for it"
+                        if row["status"] == "substituted"
+                        else "a row without loss stands there",
+                    )
+        if self._ledger is not None:
+            if self._step is None:
+                self._step = ledgers.new_step(self, batch)
+            ledgers.add(self._step, batch, waited)
+
+    def _finish_step(self) -> None:
+        if self._ledger is not None and self._step is not None:
+            self._ledger.write(self._step)
+        self._step = None
+
+    def _check_bad(self) -> None:
+        totals = self._totals
+        rows = totals.rows - totals.filler
+        if rows < BAD_AFTER_ROWS or totals.bad < BAD_AFTER_BAD or totals.bad <= self.max_bad * rows:
+            return
+        share = f"{totals.bad} of {rows} rows ({100 * totals.bad / rows:.2f} %)"
+        message = (
+            f"rank {self.dp_rank}: {share} of stream {self.stream!r} stand in for records that cannot be used, more than "
+            f"max_bad={self.max_bad}; the workers' /v1/bad lists them with their faults"
+        )
+        if self.on_bad == "raise":
+            raise BadSamples(message, rank=self.dp_rank, stream=self.stream, reason=share)
+        if not self._warned_of_bad:
+            self._warned_of_bad = True
+            _log.warning("%s", message)
+
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            "a feedmill.Loader belongs to its process and cannot be pickled; give a DataLoader's workers a "
+            "feedmill.torch.IterableDataset, which makes one where it is iterated"
+        )
+
+
+class _Totals:
+    """What this rank has received since its start."""
+
+    def __init__(self) -> None:
+        self.rows = self.tokens = self.cells = self.supervised = self.filler = self.bad = self.bytes = 0
+        self.datasets: list[int] = []
+        self.waited = 0.0
+        #: Seconds since the first batch was asked for.
+        self.clock = 0.0
+        self._began: float | None = None
+
+    def tick(self, asked: float) -> None:
+        if self._began is None:
+            self._began = asked
+        self.clock = time.monotonic() - self._began
+
+    def add(self, batch: Batch) -> None:
+        rows, tokens, longest, supervised, filler, bad = batch._counts
+        self.rows += rows
+        self.tokens += tokens
+        self.cells += rows * longest
+        self.supervised += supervised
+        self.filler += filler
+        self.bad += bad
+        self.bytes += batch.nbytes
+        self.datasets = [a + b for a, b in zip(self.datasets or [0] * len(batch.dataset_rows), batch.dataset_rows)]
+
+    def copy(self) -> _Totals:
+        other = _Totals()
+        other.__dict__.update(self.__dict__)
+        other.datasets = list(self.datasets)
+        return other
+
+    def since(self, then: _Totals) -> _Totals:
+        now = self.copy()
+        for name in ("rows", "tokens", "cells", "supervised", "filler", "bad", "bytes", "waited", "clock"):
+            setattr(now, name, getattr(self, name) - getattr(then, name))
+        old = then.datasets or [0] * len(self.datasets)
+        now.datasets = [a - b for a, b in zip(self.datasets, old)]
+        return now
+
+    def described(self, names: Sequence[str]) -> dict[str, Any]:
+        return {
+            "rows": self.rows,
+            "tokens": self.tokens,
+            "supervised": self.supervised,
+            "filler": self.filler,
+            "bad": self.bad,
+            "bytes": self.bytes,
+            "padding": _ratio(self.cells - self.tokens, self.cells),
+            "rows_per_dataset": dict(zip(names, self.datasets or [0] * len(names))),
+        }
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name} {value!r} must be a whole number of at least {least}")
+
+
+def _check_ranks(dp_rank: int, dp_size: int, model_parallel_size: int) -> None:
+    _at_least("dp_size", dp_size, 1)
+    _at_least("dp_rank", dp_rank, 0)
+    _at_least("model_parallel_size", model_parallel_size, 1)
+    if dp_rank >= dp_size:
+        raise ConfigError(
+            f"dp_rank {dp_rank} is not below dp_size {dp_size}; is it the global rank? Ranks that share a model share a dp_rank"
+        )
+    world = os.environ.get("WORLD_SIZE", "")
+    if world.isdigit() and int(world) != dp_size * model_parallel_size:
+        raise ConfigError(
+            f"dp_size {dp_size} x model_parallel_size {model_parallel_size} is not WORLD_SIZE {world}; dp_size counts "
+            "data-parallel ranks only, and model_parallel_size the ranks that share one (tensor x pipeline x context parallel)"
+        )
+
+
+def _skips(stretches: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+    made = []
+    for stretch in stretches:
+        if len(stretch) != 2:
+            raise ConfigError(f"skip {stretch!r} must be a pair (start, end) of positions")
+        start, end = stretch
+        _at_least("skips", start, 0)
+        _at_least("skips", end, start + 1)
+        made.append((start, end))
+    made.sort()
+    # Overlaps are refused where the arithmetic is.
+    _feedmill.position_of(0, made)
+    return made
+
+
+def _merged(
+    checkpoint: list[tuple[int, int]], own: list[tuple[int, int]], position: int
+) -> list[tuple[int, int]]:
+    """The checkpoint's skips and those of this loader that are new."""
+    merged = list(checkpoint)
+    for skip in own:
+        if skip in checkpoint:
+            continue
+        if skip[0] < position and not any(start <= skip[0] and skip[1] <= end for start, end in checkpoint):
+            raise StateError(
+                f"skip {skip[0]}-{skip[1]} begins before position {position}, where the checkpoint stands, and is not one of its "
+                "skips: what was consumed would be counted anew. Resume from a checkpoint before it"
+            )
+        if skip[0] >= position:
+            merged.append(skip)
+    return _skips(merged)

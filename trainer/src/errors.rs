@@ -1,0 +1,105 @@
+//! Errors of the client as Python has them: one class for each thing that a trainer may do about it.
+
+use feedmill_client::{ClientError, Fault};
+use feedmill_protocol::course::CourseError;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// An error of the class `name` in `feedmill.errors`.
+pub fn named(py: Python<'_>, name: &str, message: &str) -> PyErr {
+    raised(py, name, message, |_| Ok(()))
+}
+
+fn raised(
+    py: Python<'_>,
+    name: &str,
+    message: &str,
+    fill: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<()>,
+) -> PyErr {
+    let make = || {
+        let details = PyDict::new(py);
+        fill(&details)?;
+        let class = py.import("feedmill.errors")?.getattr(name)?;
+        class.call((message,), Some(&details))
+    };
+    match make() {
+        Ok(error) => PyErr::from_value(error),
+        // The package is not whole; the message still says what happened.
+        Err(_) => PyRuntimeError::new_err(message.to_owned()),
+    }
+}
+
+/// A setting that makes no sense.
+pub fn config(py: Python<'_>, message: &str) -> PyErr {
+    named(py, "ConfigError", message)
+}
+
+/// Steps, skips or an end that contradict each other.
+pub fn course(py: Python<'_>, error: &CourseError) -> PyErr {
+    config(py, &error.to_string())
+}
+
+/// What the client gave up with, for this rank.
+pub fn client(py: Python<'_>, error: &ClientError, rank: Option<u64>) -> PyErr {
+    let at_rank = rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default();
+    let message = format!("{at_rank}{error}");
+    let name = match error {
+        ClientError::OtherPlan { .. } => "PlanChanged",
+        ClientError::TimedOut { .. } | ClientError::NoAnswer { .. } => "WorkersUnreachable",
+        ClientError::LethalSample { .. } => "BadSamples",
+        ClientError::Refused { fault, .. } => match fault.as_ref() {
+            Fault::Status { status: 422, .. } => "BadSamples",
+            _ => "WorkerRefused",
+        },
+        ClientError::Control { .. } | ClientError::Malformed { .. } => "WorkerRefused",
+        ClientError::Endpoint { .. }
+        | ClientError::Setting { .. }
+        | ClientError::Layout(_)
+        | ClientError::Course(_)
+        | ClientError::Range(_)
+        | ClientError::UnknownStream { .. } => "ConfigError",
+        _ => "FeedmillError",
+    };
+    raised(py, name, &message, |details| {
+        details.set_item("rank", rank)?;
+        match error {
+            ClientError::Refused { stream, range, worker, fault } => {
+                details.set_item("stream", stream)?;
+                details.set_item("range", range.to_string())?;
+                details.set_item("worker", worker.to_string())?;
+                details.set_item("reason", fault.to_string())
+            }
+            ClientError::OtherPlan { stream, range, expected, workers } => {
+                details.set_item("stream", stream)?;
+                details.set_item("range", range.to_string())?;
+                details.set_item("worker", workers.first().map(|other| other.worker.to_string()))?;
+                details.set_item("reason", format!("the trainer reads by plan {expected}"))
+            }
+            ClientError::TimedOut { stream, range, history, .. } => {
+                details.set_item("stream", stream)?;
+                details.set_item("range", range.to_string())?;
+                details.set_item("worker", history.attempts().last().map(|last| last.worker.to_string()))?;
+                details.set_item("reason", history.to_string())
+            }
+            ClientError::LethalSample { stream, range, problem, .. } => {
+                details.set_item("stream", stream)?;
+                details.set_item("range", range.to_string())?;
+                details.set_item("reason", &problem.detail)
+            }
+            ClientError::NoAnswer { history, .. } => {
+                details.set_item("worker", history.attempts().last().map(|last| last.worker.to_string()))?;
+                details.set_item("reason", history.to_string())
+            }
+            ClientError::Control { worker, fault, .. } => {
+                details.set_item("worker", worker.to_string())?;
+                details.set_item("reason", fault.to_string())
+            }
+            ClientError::Malformed { worker, reason, .. } => {
+                details.set_item("worker", worker.to_string())?;
+                details.set_item("reason", reason)
+            }
+            _ => Ok(()),
+        }
+    })
+}

@@ -1,0 +1,124 @@
+//! The workers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use feedmill_client::{ClientError, Endpoint, FleetSettings};
+use feedmill_protocol::model::ModelFacts;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tokio::runtime::Handle;
+
+use crate::errors;
+use crate::runtime::{self, Home};
+
+/// The workers of a stream, from this process.
+#[pyclass(frozen, module = "feedmill._feedmill")]
+pub struct Fleet {
+    pub inner: feedmill_client::Fleet,
+    pub handle: Handle,
+    pub home: Home,
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        if !self.home.is_here() {
+            // After a fork connections are the parent's: one owner more than there are, so they stay as they are.
+            std::mem::forget(self.inner.clone());
+        }
+    }
+}
+
+#[pymethods]
+impl Fleet {
+    /// Workers at these addresses, `http://HOST:PORT`, for a run; opens nothing yet.
+    #[new]
+    fn new(py: Python<'_>, workers: Vec<String>, run: String, timeout: f64, verify: bool) -> PyResult<Self> {
+        let error = |error: &ClientError| errors::client(py, error, None);
+        let workers = workers.iter().map(|worker| worker.parse::<Endpoint>()).collect::<Result<Vec<_>, _>>();
+        let mut settings = FleetSettings::new(run, workers.map_err(|e| error(&e))?);
+        settings.timeouts.total = Duration::try_from_secs_f64(timeout)
+            .map_err(|_| errors::config(py, &format!("timeout {timeout} is no number of seconds")))?;
+        settings.verify_hashes = verify;
+        let handle = runtime::handle()?;
+        let inner = feedmill_client::Fleet::new(settings).map_err(|e| error(&e))?;
+        Ok(Self { inner, handle, home: Home::here() })
+    }
+
+    /// Where workers are, sorted.
+    fn workers(&self) -> Vec<String> {
+        self.inner.workers().iter().map(ToString::to_string).collect()
+    }
+
+    /// The stream's plan from the first worker that is ready: a dict with plan, samples_per_epoch, datasets,
+    /// facts (JSON) and model.
+    fn plan<'py>(&self, py: Python<'py>, stream: String, rank: u64) -> PyResult<Bound<'py, PyDict>> {
+        self.home.check(py)?;
+        let asked = Box::pin(self.inner.plan(&stream));
+        let plan = runtime::wait(py, &self.handle, asked)?
+            .map_err(|error| errors::client(py, &error, Some(rank)))?;
+        let described = PyDict::new(py);
+        described.set_item("plan", plan.plan.to_string())?;
+        described.set_item("samples_per_epoch", plan.samples_per_epoch)?;
+        described.set_item("datasets", &plan.datasets)?;
+        described.set_item("facts", serde_json::to_string(&plan.facts).unwrap_or_default())?;
+        described.set_item("model", plan.model.map(Model::from))?;
+        Ok(described)
+    }
+}
+
+/// What rebuilding the model's tensors needs.
+#[pyclass(frozen, from_py_object, module = "feedmill._feedmill")]
+#[derive(Clone)]
+pub struct Model(pub Arc<ModelFacts>);
+
+impl From<ModelFacts> for Model {
+    fn from(facts: ModelFacts) -> Self {
+        Self(Arc::new(facts))
+    }
+}
+
+#[pymethods]
+impl Model {
+    /// Side of a patch in pixels.
+    #[getter]
+    fn patch(&self) -> u32 {
+        self.0.patch
+    }
+
+    /// Patches per side that are merged into one token.
+    #[getter]
+    fn merge(&self) -> u32 {
+        self.0.merge
+    }
+
+    /// Frames per patch.
+    #[getter]
+    fn temporal(&self) -> u32 {
+        self.0.temporal
+    }
+
+    /// 255 × mean per channel, in f32.
+    #[getter]
+    fn means(&self) -> [f32; 3] {
+        feedmill_tensors::statistics(&self.0).0
+    }
+
+    /// 255 × standard deviation per channel, in f32.
+    #[getter]
+    fn stds(&self) -> [f32; 3] {
+        feedmill_tensors::statistics(&self.0).1
+    }
+
+    /// The token that fills rows up.
+    #[getter]
+    fn pad_id(&self) -> i32 {
+        self.0.pad_id
+    }
+
+    /// The token that stands for a merged patch.
+    #[getter]
+    fn image_pad_id(&self) -> i32 {
+        self.0.image_pad_id
+    }
+}

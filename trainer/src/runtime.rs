@@ -1,0 +1,94 @@
+//! The one thread that talks to workers, and waiting for it with Python's lock let go.
+
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use tokio::runtime::Handle;
+
+/// How often a waiting call looks whether Ctrl-C was pressed.
+const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(100);
+
+/// The runtime and the process that started it: threads do not survive a fork.
+struct Running {
+    process: u32,
+    handle: Handle,
+}
+
+static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
+
+/// The runtime of this process, started when first asked for. One thread does all I/O: with several, tasks
+/// of one connection wait for each other (measured: half the CPU for the same bytes).
+///
+/// # Errors
+/// A thread that cannot be started.
+pub fn handle() -> PyResult<Handle> {
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if let Some(running) = running.as_ref().filter(|running| running.process == process) {
+        return Ok(running.handle.clone());
+    }
+    let failed = |error: std::io::Error| PyRuntimeError::new_err(format!("cannot start a thread: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("feedmill".into())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))
+        .map_err(failed)?;
+    // What a parent process left behind is forgotten, never dropped: its threads are not here.
+    std::mem::forget(running.replace(Running { process, handle: handle.clone() }));
+    Ok(handle)
+}
+
+/// Refuses what was made before a fork, whose connections and threads are the parent's.
+pub struct Home(u32);
+
+impl Home {
+    /// This process.
+    pub fn here() -> Self {
+        Self(std::process::id())
+    }
+
+    /// True in the process in which it was made.
+    pub fn is_here(&self) -> bool {
+        self.0 == std::process::id()
+    }
+
+    /// # Errors
+    /// `feedmill.ForkError` in any other process.
+    pub fn check(&self, py: Python<'_>) -> PyResult<()> {
+        if self.is_here() {
+            return Ok(());
+        }
+        Err(crate::errors::named(
+            py,
+            "ForkError",
+            "this loader was made before a fork: its connections belong to the parent process; make the \
+             loader in the process that iterates it (with a torch DataLoader: num_workers=0, the loader \
+             prefetches by itself)",
+        ))
+    }
+}
+
+/// Waits for a future with Python's lock let go; Ctrl-C ends the waiting. A future that is dropped then
+/// must lose nothing.
+///
+/// # Errors
+/// What a signal's handler raised.
+pub fn wait<T: Send>(
+    py: Python<'_>,
+    handle: &Handle,
+    mut future: impl Future<Output = T> + Unpin + Send,
+) -> PyResult<T> {
+    loop {
+        let waited = py.detach(|| {
+            handle.block_on(async { tokio::time::timeout(LOOK_FOR_SIGNALS, &mut future).await.ok() })
+        });
+        if let Some(output) = waited {
+            return Ok(output);
+        }
+        py.check_signals()?;
+    }
+}

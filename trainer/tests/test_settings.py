@@ -1,0 +1,175 @@
+"""What is refused before anything is asked, and what follows from names and numbers alone."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import types
+import unittest
+from unittest import mock
+
+import feedmill
+from feedmill import ConfigError, StateError
+from feedmill.runs import run_name
+
+#: Nobody listens there; nothing here may ask.
+NOBODY = "http://127.0.0.1:1"
+
+
+def loader(source: object = NOBODY, **settings: object) -> feedmill.Loader:
+    given = {"dp_rank": 0, "dp_size": 1, "global_batch": 8, "micro_batch": 4, "run": "test"} | settings
+    return feedmill.Loader(source, **given)  # type: ignore[arg-type]
+
+
+class Settings(unittest.TestCase):
+    def setUp(self) -> None:
+        self.enterContext(mock.patch.dict(os.environ)) if hasattr(self, "enterContext") else None
+        for name in ("WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "FEEDMILL_RUN"):
+            os.environ.pop(name, None)
+
+    def refused(self, *words: str, error: type[Exception] = ConfigError, **settings: object) -> None:
+        with self.assertRaises(error) as caught:
+            loader(**settings)
+        for word in words:
+            self.assertIn(word, str(caught.exception))
+
+    def test_arithmetic_that_does_not_divide_names_its_neighbours(self) -> None:
+        self.refused("4 or 8", "global batch 6", global_batch=6)
+        self.refused("micro batch", micro_batch=3)
+        self.refused("6 is not a multiple", global_batch=lambda consumed: 6)
+
+    def test_nonsense_is_named(self) -> None:
+        self.refused("micro_batch", micro_batch=0)
+        self.refused("micro_batch", micro_batch=1.5)
+        self.refused("global batch", global_batch=0)
+        self.refused("dp_size", dp_size=0)
+        self.refused("dp_rank", dp_rank=-1)
+        self.refused("last_step", last_step="keep")
+        self.refused("on_bad", on_bad="ignore")
+        self.refused("max_bad", max_bad=1.5)
+        self.refused("epochs", epochs=0)
+        self.refused("max_steps", max_steps=0)
+        self.refused("consumed", consumed=-1)
+        self.refused("window", window=0)
+        self.refused("pair", skips=[(1, 2, 3)])
+        self.refused("overlap", skips=[(0, 8), (4, 12)])
+        self.refused("run", run="two words")
+        self.refused("past position", consumed=2**60)
+
+    def test_ranks_are_keywords(self) -> None:
+        with self.assertRaises(TypeError):
+            feedmill.Loader(NOBODY, 0, 1, 8, 4)  # type: ignore[misc,call-arg]
+
+    def test_a_global_rank_is_recognised(self) -> None:
+        self.refused("global rank", dp_rank=2, dp_size=2)
+        os.environ["WORLD_SIZE"] = "8"
+        self.refused("WORLD_SIZE 8", "model_parallel_size", dp_size=2)
+        self.refused("WORLD_SIZE 8", dp_size=8, model_parallel_size=2)
+        loader(dp_size=2, model_parallel_size=4)
+
+    def test_a_skip_begins_where_a_step_begins(self) -> None:
+        self.refused("10-20", "8", "16", skips=[(10, 20)])
+        loader(skips=[(8, 20), (28, 30)])
+
+    def test_an_address_that_is_none_is_named(self) -> None:
+        for source in ("https://worker", ["worker:8470"], "http://worker/path"):
+            with self.assertRaisesRegex(ConfigError, "worker address"):
+                loader(source).wait_ready()
+        with self.assertRaisesRegex(ConfigError, "absent.yaml"):
+            loader("absent.yaml").wait_ready()
+
+    def test_a_mesh_gives_ranks(self) -> None:
+        class Mesh:
+            mesh_dim_names = ("pp", "dp_replicate", "dp_shard", "tp")
+            sizes = (2, 3, 4, 5)
+            ranks = {"pp": 1, "dp_replicate": 2, "dp_shard": 3, "tp": 4}
+
+            def size(self, index: int) -> int:
+                return self.sizes[index]
+
+            def get_local_rank(self, name: str) -> int:
+                return self.ranks[name]
+
+        settings = {"global_batch": 48, "micro_batch": 4, "run": "test"}
+        os.environ["WORLD_SIZE"] = "120"
+        made = feedmill.Loader.from_device_mesh(NOBODY, Mesh(), dp=("dp_replicate", "dp_shard"), **settings)
+        self.assertEqual((made.dp_rank, made.dp_size), (11, 12))
+        with self.assertRaisesRegex(ConfigError, "no dimension 'data'"):
+            feedmill.Loader.from_device_mesh(NOBODY, Mesh(), dp="data", **settings)
+
+    def test_megatron_gives_ranks_and_what_was_consumed(self) -> None:
+        state = types.SimpleNamespace(get_data_parallel_rank=lambda: 1, get_data_parallel_world_size=lambda: 2)
+        core = types.ModuleType("megatron.core")
+        core.parallel_state = state  # type: ignore[attr-defined]
+        modules = {"megatron": types.ModuleType("megatron"), "megatron.core": core, "megatron.core.parallel_state": state}
+        args = types.SimpleNamespace(
+            global_batch_size=16, micro_batch_size=2, consumed_train_samples=48, world_size=4, rampup_batch_size=None, train_iters=9
+        )
+        with mock.patch.dict(sys.modules, modules):  # type: ignore[arg-type]
+            made = feedmill.Loader.from_megatron(NOBODY, args=args, run="test")
+        self.assertEqual((made.dp_rank, made.dp_size, made.micro_batch, made.consumed), (1, 2, 2, 48))
+        ramp = types.SimpleNamespace(**{**vars(args), "rampup_batch_size": ["8", "4", "64"], "consumed_train_samples": 0})
+        with mock.patch.dict(sys.modules, modules):  # type: ignore[arg-type]
+            made = feedmill.Loader.from_megatron(NOBODY, args=ramp, run="test")
+        sizes = [made._size_at(consumed) for consumed in (0, 31, 32, 63, 64, 1000)]
+        self.assertEqual(sizes, [8, 8, 12, 12, 16, 16])
+
+    def test_states_that_are_none_are_refused(self) -> None:
+        good = {"version": 1, "stream": "train", "consumed": 16, "skips": [], "plan": None}
+        made = loader()
+        made.load_state_dict(good)
+        self.assertEqual(made.consumed, 16)
+        for change, word in [
+            ({"version": 2}, "version 2"),
+            ({"stream": "eval"}, "'eval'"),
+            ({"consumed": -1}, "consumed"),
+            ({"consumed": "16"}, "consumed"),
+            ({"plan": 7}, "plan"),
+        ]:
+            with self.assertRaisesRegex(StateError, word):
+                made.load_state_dict(good | change)
+        self.assertEqual(made.consumed, 16)
+
+    def test_skips_of_the_checkpoint_stay_and_new_ones_come_after_it(self) -> None:
+        state = {"version": 1, "stream": "train", "consumed": 16, "skips": [[8, 16]], "plan": None}
+        made = loader()
+        made.load_state_dict(state)
+        self.assertEqual((made.consumed, made.position), (16, 24))
+        made = loader(skips=[(8, 16), (32, 40)])
+        made.load_state_dict(state)
+        self.assertEqual((made.consumed, made.position), (16, 24))
+        # At its very position: the cure for a loss spike.
+        made = loader(skips=[(24, 40)])
+        made.load_state_dict(state)
+        self.assertEqual((made.consumed, made.position), (16, 40))
+        with self.assertRaisesRegex(StateError, "begins before position 24"):
+            loader(skips=[(0, 8)]).load_state_dict(state)
+
+    def test_a_loader_is_not_pickled(self) -> None:
+        with self.assertRaisesRegex(TypeError, "IterableDataset"):
+            pickle.dumps(loader())
+
+
+class Runs(unittest.TestCase):
+    def test_names_come_from_whoever_knows_the_start(self) -> None:
+        slurm = {"SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3"}
+        cases: list[tuple[dict[str, str], str]] = [
+            ({"FEEDMILL_RUN": "mine"}, "mine"),
+            ({"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "2"}, "job-2"),
+            (slurm, "slurm-42.0-0"),
+            (slurm | {"SLURM_RESTART_COUNT": "1"}, "slurm-42.0-1"),
+            (slurm | {"TORCHELASTIC_RUN_ID": "none"}, "slurm-42.0-0"),
+        ]
+        for environment, name in cases:
+            self.assertEqual(run_name(None, 8, environment), name)
+        self.assertEqual(run_name("given", 8, slurm), "given")
+
+    def test_ranks_without_a_name_in_common_are_refused(self) -> None:
+        with self.assertRaisesRegex(ConfigError, "one name in common"):
+            run_name(None, 2, {"SLURM_JOB_ID": "42"})
+        self.assertNotEqual(run_name(None, 1, {}), run_name(None, 1, {}))
+
+
+if __name__ == "__main__":
+    unittest.main()
