@@ -117,6 +117,8 @@ async fn rows_from_s3_are_those_on_disk_whatever_breaks() {
         setup.proxy.add(Rule::times(Fault::ResetMidBody, 1).on_path("x-id=GetObject"));
         assert_eq!(setup.row(&table, index).await.unwrap(), expected[index as usize]);
     }
+    let befell = setup.proxy.seen().iter().filter(|seen| seen.fault.is_some()).count();
+    assert!(befell >= 12, "{befell} faults");
 }
 
 /// A list in several answers is put together: the server gives a thousand names at once.

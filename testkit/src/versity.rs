@@ -90,8 +90,9 @@ impl VersityGw {
 
     /// Makes a user who may do nothing until a bucket's policy says otherwise.
     pub fn create_user(&self, access_key_id: &str, secret_access_key: &str) {
+        let (id, secret) = &self.keys;
         let output = Command::new(program())
-            .args(["admin", "--access", TestKeys::ACCESS_KEY_ID, "--secret", TestKeys::SECRET_ACCESS_KEY])
+            .args(["admin", "--access", id, "--secret", secret])
             .args(["--endpoint-url", &self.endpoint(), "create-user", "--role", "user"])
             .args(["--access", access_key_id, "--secret", secret_access_key])
             .output()

@@ -169,16 +169,32 @@ async fn a_search_for_nonsense_says_what_can_be_asked() {
     assert_eq!(worker.get("/v1/streams/train/samples/0/images/-1.png").await.status, 400);
 }
 
-/// Every step of a search waits for a place of its own, so one that nobody reads stops nobody.
+/// Every step of a search waits for a place of its own, so one that nobody reads stops nobody. These readers take one
+/// byte and no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_search_that_is_not_read_or_given_up_holds_up_no_other() {
-    use tokio::io::AsyncWriteExt as _;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
     let (worker, _files) = worker().await;
+    let socket = tokio::net::TcpStream::connect(worker.address).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1)
+        .handshake(TokioIo::new(socket))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
     let mut unread = Vec::new();
     for _ in 0..8 {
-        let mut socket = tokio::net::TcpStream::connect(worker.address).await.unwrap();
-        socket.write_all(b"GET /v1/streams/train/find?id=x HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
-        unread.push(socket);
+        let uri = format!("http://{}/v1/streams/train/find?id=x", worker.address);
+        let request = hyper::Request::get(uri).body(String::new()).unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let mut body = answer.into_body();
+        // The first byte: this search has had its place.
+        std::future::poll_fn(|context| hyper::body::Body::poll_frame(std::pin::Pin::new(&mut body), context))
+            .await
+            .unwrap()
+            .unwrap();
+        unread.push(body);
     }
     unread.truncate(4);
     let lines = lines(&worker.get("/v1/streams/train/find?id=x").await);

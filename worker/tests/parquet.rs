@@ -189,6 +189,9 @@ async fn faults_for_now_never_change_a_byte_and_a_changed_file_is_loud() {
     }
     assert_eq!(rows(&worker, 14).await, expected);
     assert_eq!(bad(&worker).await["records"].as_array().unwrap().len(), 0);
+    let befell =
+        |fault: &Fault| proxy.seen().iter().filter(|seen| seen.fault.as_ref() == Some(fault)).count();
+    assert_eq!([befell(&Fault::ResetMidBody), befell(&Fault::ShortBody)], [9, 9]);
     proxy.clear();
     let mut bytes = std::fs::read(&file).unwrap();
     bytes[500] ^= 1;
