@@ -39,7 +39,7 @@ soak: ## the proof for long: 50 events in a run, again and again with other seed
 	@tools/prerequisites.sh wheel
 	tools/soak.sh
 
-ladder: prerequisites ## the ladder from a trainer that waits to one that does not, as a table and target/ladder.html
+ladder: prerequisites versitygw ## the ladder from a trainer that waits to one that does not, as a table and target/ladder.html
 	$(CARGO) build --release --locked -p feedmill-worker -p feedmill-benches
 	$(CARGO) run --quiet --release --locked -p feedmill-benches --bin ladder -- --html target/ladder.html
 

@@ -215,7 +215,11 @@ fn delay(argument: &str) -> anyhow::Result<()> {
     until_closed()
 }
 
-async fn delayed(asking: tokio::net::TcpStream, upstream: SocketAddr, delay: Duration) -> std::io::Result<()> {
+async fn delayed(
+    asking: tokio::net::TcpStream,
+    upstream: SocketAddr,
+    delay: Duration,
+) -> std::io::Result<()> {
     let answering = tokio::net::TcpStream::connect(upstream).await?;
     asking.set_nodelay(true)?;
     answering.set_nodelay(true)?;

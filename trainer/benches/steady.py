@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import statistics
 import sys
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="how long the fleet's capacity is measured")
     parser.add_argument("--starts", type=int, default=5)
     arguments = parser.parse_args()
+    logging.getLogger("feedmill").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         path = pipeline(folder)
         before = os.getloadavg()[0]

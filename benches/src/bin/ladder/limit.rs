@@ -43,18 +43,35 @@ impl Cost {
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
         if rung == Rung::Serial {
             let latency = self.latency * self.samples;
-            return format!("S3's latency, one sample after another: {} of the waiting", percent(latency / self.waiting));
+            return format!(
+                "S3's latency, one sample after another: {} of the waiting",
+                percent(latency / self.waiting)
+            );
         }
         if self.coordinator_busy > BUSY {
-            return format!("copies: the coordinator's thread is busy for {}", percent(self.coordinator_busy));
+            return format!(
+                "copies: the coordinator's thread is busy for {}",
+                percent(self.coordinator_busy)
+            );
         }
         if self.cores_busy > BUSY {
             let copies = self.coordinator / (self.coordinator + self.worker + self.s3 + self.trainer);
-            return format!("the cores are busy for {}, the coordinator takes {} of that", percent(self.cores_busy), percent(copies));
+            return format!(
+                "the cores are busy for {}, the coordinator takes {} of that",
+                percent(self.cores_busy),
+                percent(copies)
+            );
         }
         if rung == Rung::Concurrent {
-            return format!("latency and work come one after another: nothing is asked ahead; cores are busy for {}", percent(self.cores_busy));
+            return format!(
+                "latency and work come one after another: nothing is asked ahead; cores are busy for {}",
+                percent(self.cores_busy)
+            );
         }
-        format!("the cores ({} busy with this, and others use them) and the coordinator's thread ({})", percent(self.cores_busy), percent(self.coordinator_busy))
+        format!(
+            "the cores ({} busy with this, and others use them) and the coordinator's thread ({})",
+            percent(self.cores_busy),
+            percent(self.coordinator_busy)
+        )
     }
 }

@@ -18,10 +18,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use feedmill_benches::dataset::{Dataset, PipelineText, USUAL_CACHE, USUAL_LIMITS};
 use feedmill_benches::figures::{load, now, print_line, rounded};
-use feedmill_benches::process::{Process, Worker, worker_program};
+use feedmill_benches::process::{Process, Worker, cpu_seconds, worker_program};
 use feedmill_benches::{photos, roles};
 use serde_json::json;
 
@@ -38,12 +38,21 @@ const FIRST_WAIT: f64 = 0.85;
 /// Batches of each rank that are not counted: a queue fills.
 const WARM: u64 = 4;
 
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Server {
+    Versitygw,
+    Embedded,
+}
+
 /// The ladder from a trainer that waits to one that does not.
 #[derive(Parser)]
 struct Arguments {
     /// The worker's program [default: beside this one]
     #[arg(long)]
     worker: Option<PathBuf>,
+    /// The S3 server; the embedded one costs more CPU time than a real server does
+    #[arg(long, value_enum, default_value = "versitygw")]
+    s3: Server,
     /// How much later S3 gets what it is asked
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 30)]
     latency: u64,
@@ -81,7 +90,10 @@ impl Measured {
 
 /// Everything that runs.
 struct Machine {
-    s3: Process,
+    /// Holds the server.
+    _s3: Process,
+    /// The server's process.
+    s3: u32,
     delay: Process,
     worker: Worker,
     coordinator: Process,
@@ -168,7 +180,14 @@ fn start(arguments: &Arguments, program: &std::path::Path, dataset: &Dataset) ->
         cache: USUAL_CACHE,
         limits: USUAL_LIMITS,
     })?;
-    let (s3, near) = roles::start_s3(dataset)?;
+    let (server, near, s3) = match arguments.s3 {
+        Server::Versitygw => roles::start_versitygw(dataset)?,
+        Server::Embedded => {
+            let (process, endpoint) = roles::start_s3(dataset)?;
+            let id = process.id();
+            (process, endpoint, id)
+        }
+    };
     let (delay, endpoint) = roles::start_delay(&near, arguments.latency)?;
     let mut worker = Worker::start(program, dataset, &pipeline, cores(), Some(&endpoint))?;
     worker.ready()?;
@@ -189,14 +208,23 @@ fn start(arguments: &Arguments, program: &std::path::Path, dataset: &Dataset) ->
         })
         .collect::<anyhow::Result<_>>()?;
     let latency = Duration::from_millis(arguments.latency);
-    Ok(Machine { s3, delay, worker, coordinator, ranks, micro_batch: arguments.micro_batch, latency })
+    Ok(Machine {
+        _s3: server,
+        s3,
+        delay,
+        worker,
+        coordinator,
+        ranks,
+        micro_batch: arguments.micro_batch,
+        latency,
+    })
 }
 
 impl Machine {
     /// CPU seconds so far: ranks, coordinator, worker, S3 and what delays it.
     fn used(&self) -> anyhow::Result<[f64; 4]> {
         let ranks = self.ranks.iter().map(Process::cpu_seconds).sum::<anyhow::Result<f64>>()?;
-        let s3 = self.s3.cpu_seconds()? + self.delay.cpu_seconds()?;
+        let s3 = cpu_seconds(self.s3)? + self.delay.cpu_seconds()?;
         Ok([ranks, self.coordinator.cpu_seconds()?, self.worker.process.cpu_seconds()?, s3])
     }
 
@@ -257,8 +285,7 @@ fn table(all: &[Measured], step: Duration, arguments: &Arguments) -> String {
     for measured in all {
         let cost = &measured.cost;
         let name = format!("{} {}", measured.rung.number(), measured.rung.name());
-        let cpu =
-            format!("{:.1} {:.1} {:.1} {:.1}", cost.trainer, cost.coordinator, cost.worker, cost.s3);
+        let cpu = format!("{:.1} {:.1} {:.1} {:.1}", cost.trainer, cost.coordinator, cost.worker, cost.s3);
         lines.push_str(&format!(
             "{name:<42} {:>5.1} % {:>6.1} ms {:>6.1} ms {:>8.1}   {cpu:>34}   {}\n",
             100.0 * measured.wait(),

@@ -90,7 +90,8 @@ impl Me {
         let step = Duration::from_secs_f64(question["step_s"].as_f64().context("no step_s")?);
         let rung = Rung::of(number("rung")?)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let ranges = (0..warm + batches).map(|step| self.range(first, step)).collect::<anyhow::Result<_>>()?;
+        let ranges =
+            (0..warm + batches).map(|step| self.range(first, step)).collect::<anyhow::Result<_>>()?;
         let mut next = self.source(rung, ranges, first, &runtime)?;
         let (mut waited, mut trained, mut bytes, mut used) = (0.0, 0.0, 0, 0.0);
         for number in 0..warm + batches {
@@ -137,7 +138,11 @@ impl Me {
     }
 
     /// One sample after another, in the trainer.
-    fn serial<'a>(&self, mut ranges: VecDeque<Range>, runtime: &'a tokio::runtime::Runtime) -> anyhow::Result<Next<'a>> {
+    fn serial<'a>(
+        &self,
+        mut ranges: VecDeque<Range>,
+        runtime: &'a tokio::runtime::Runtime,
+    ) -> anyhow::Result<Next<'a>> {
         let options = Options {
             threads: Some(1),
             cache_dir: Some(PathBuf::from(self.text("cache")?)),
@@ -177,20 +182,23 @@ impl Me {
                 }
             }
         });
-        let (mut left, mut outstanding) = (ranges, 0);
+        let (mut left, mut asked) = (ranges, 0);
+        let mut ask_until = move |count: usize| -> anyhow::Result<()> {
+            while asked < count
+                && let Some(range) = left.pop_front()
+            {
+                asking.write_all(&range.start().to_be_bytes())?;
+                asking.write_all(&range.end().to_be_bytes())?;
+                asked += 1;
+            }
+            Ok(())
+        };
+        let mut taken = 0;
         Ok(Box::new(move || {
-            let mut ask = |most: usize| -> anyhow::Result<()> {
-                while outstanding < most && let Some(range) = left.pop_front() {
-                    asking.write_all(&range.start().to_be_bytes())?;
-                    asking.write_all(&range.end().to_be_bytes())?;
-                    outstanding += 1;
-                }
-                Ok(())
-            };
-            ask(ahead.max(1))?;
+            ask_until(taken + ahead.max(1))?;
             let batch = come.recv().context("the coordinator is gone")?;
-            outstanding -= 1;
-            ask(ahead)?;
+            taken += 1;
+            ask_until(taken + ahead)?;
             Ok(batch.len())
         }))
     }
