@@ -11,7 +11,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::LAYOUT_OF_COORDINATOR;
+/// What it carries.
+#[derive(Clone, Copy)]
+pub enum Layout {
+    /// The processor's own tensors, as whoever calls it gets them.
+    Tensors = 0,
+    /// Feedmill's frames.
+    Bytes = 1,
+}
 
 /// The role's name.
 pub const ROLE: &str = "ladder-coordinator";
@@ -44,7 +51,7 @@ pub fn play(worker: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One rank: pairs of positions come, length and bytes go, in the same order.
+/// One rank: pairs of positions and a layout come, length and bytes go, in the same order.
 async fn serve(rank: TcpStream, worker: SocketAddr) -> anyhow::Result<()> {
     rank.set_nodelay(true)?;
     let (mut asked, mut answers) = rank.into_split();
@@ -65,7 +72,8 @@ async fn serve(rank: TcpStream, worker: SocketAddr) -> anyhow::Result<()> {
     while let Ok(start) = asked.read_u64().await {
         let end = asked.read_u64().await?;
         let mut connection = connection.clone();
-        let path = format!("/v1/streams/train/batches/{start}-{end}{LAYOUT_OF_COORDINATOR}");
+        let layout = if asked.read_u8().await? == Layout::Tensors as u8 { "?layout=hf" } else { "" };
+        let path = format!("/v1/streams/train/batches/{start}-{end}{layout}");
         let fetching = tokio::spawn(async move { connection.get_all(&path).await });
         if queue.send(fetching).is_err() {
             break;

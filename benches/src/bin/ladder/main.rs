@@ -29,9 +29,6 @@ use crate::limit::Cost;
 use crate::rank::Place;
 use crate::rungs::Rung;
 
-/// What the coordinator carries: the processor's own tensors, as whoever calls it gets them.
-const LAYOUT_OF_COORDINATOR: &str = "?layout=hf";
-
 /// The share of its time for which the first rung is to wait: what the story began with.
 const FIRST_WAIT: f64 = 0.85;
 
@@ -117,14 +114,14 @@ fn main() -> anyhow::Result<()> {
     let [width, height] = arguments.picture[..] else { anyhow::bail!("--picture takes two numbers") };
     let batch = arguments.ranks * arguments.micro_batch;
     // Every rung reads records of its own, and the calibration too.
-    let records = (Rung::ALL.len() as u64 + 1) * batch * (arguments.batches + WARM);
+    let records = (Rung::MEASURED.len() as u64 + 1) * batch * (arguments.batches + WARM);
     let dataset = Dataset::write(&photos::of_sizes(&vec![(width, height); 256])?, records)?;
     let mut machine = start(&arguments, &program, &dataset)?;
     let calibrated = machine.measure(Rung::Serial, 0, arguments.batches / 4, Duration::ZERO)?;
     let of_a_batch = calibrated.waited / (arguments.ranks * (arguments.batches / 4)) as f64;
     let step = Duration::from_secs_f64(of_a_batch * (1.0 - FIRST_WAIT) / FIRST_WAIT);
     let mut all = Vec::new();
-    for rung in Rung::ALL {
+    for rung in Rung::MEASURED {
         let first = (rung.number() + 1) * batch * (arguments.batches + WARM);
         let measured = machine.measure(rung, first, arguments.batches, step)?;
         println!("{}: {}: waits {:.1} %", rung.number(), rung.name(), 100.0 * measured.wait());
@@ -158,8 +155,9 @@ fn main() -> anyhow::Result<()> {
             })
         })
         .collect();
-    let falls = all.windows(2).all(|pair| pair[1].wait() <= pair[0].wait());
-    let last = all.last().map_or(1.0, Measured::wait);
+    let ladder = &all[..Rung::ALL.len()];
+    let falls = ladder.windows(2).all(|pair| pair[1].wait() <= pair[0].wait());
+    let last = ladder.last().map_or(1.0, Measured::wait);
     let figures = json!({
         "step_ms": rounded(step.as_secs_f64() * 1e3), "latency_ms": arguments.latency, "ranks": arguments.ranks,
         "micro_batch": arguments.micro_batch, "picture": arguments.picture, "batches": arguments.batches,

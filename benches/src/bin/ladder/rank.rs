@@ -18,6 +18,7 @@ use feedmill_worker::in_process::{InProcess, Options};
 use feedmill_worker::settings::read_pipeline;
 use serde_json::{Value, json};
 
+use crate::coordinator::Layout;
 use crate::rungs::Rung;
 
 /// The role's name.
@@ -132,7 +133,8 @@ impl Me {
     ) -> anyhow::Result<Next<'a>> {
         match rung {
             Rung::Serial => self.serial(ranges, runtime),
-            Rung::Concurrent | Rung::Window => self.coordinated(ranges, rung.ahead()),
+            Rung::Concurrent | Rung::Window => self.coordinated(ranges, rung.ahead(), Layout::Tensors),
+            Rung::BytesAside => self.coordinated(ranges, rung.ahead(), Layout::Bytes),
             Rung::Reference => self.referenced(rung.ahead(), first, runtime),
         }
     }
@@ -165,7 +167,12 @@ impl Me {
     }
 
     /// Whole batches, through the coordinator; `ahead` of them asked for before they are needed.
-    fn coordinated<'a>(&self, ranges: VecDeque<Range>, ahead: usize) -> anyhow::Result<Next<'a>> {
+    fn coordinated<'a>(
+        &self,
+        ranges: VecDeque<Range>,
+        ahead: usize,
+        layout: Layout,
+    ) -> anyhow::Result<Next<'a>> {
         let mut asking = TcpStream::connect(self.text("coordinator")?.parse::<SocketAddr>()?)?;
         asking.set_nodelay(true)?;
         let mut answers = asking.try_clone()?;
@@ -189,6 +196,7 @@ impl Me {
             {
                 asking.write_all(&range.start().to_be_bytes())?;
                 asking.write_all(&range.end().to_be_bytes())?;
+                asking.write_all(&[layout as u8])?;
                 asked += 1;
             }
             Ok(())

@@ -16,11 +16,17 @@ pub enum Rung {
     Window,
     /// The same, by reference.
     Reference,
+    /// No rung, but what tells two parts of the last one from each other: through the coordinator, pixels as bytes.
+    BytesAside,
 }
 
 impl Rung {
     /// From the bottom up.
     pub const ALL: [Self; 4] = [Self::Serial, Self::Concurrent, Self::Window, Self::Reference];
+
+    /// All that is measured.
+    pub const MEASURED: [Self; 5] =
+        [Self::Serial, Self::Concurrent, Self::Window, Self::Reference, Self::BytesAside];
 
     /// From 0.
     pub fn number(self) -> u64 {
@@ -29,7 +35,7 @@ impl Rung {
 
     /// The rung of a number.
     pub fn of(number: u64) -> anyhow::Result<Self> {
-        match Self::ALL.into_iter().find(|rung| rung.number() == number) {
+        match Self::MEASURED.into_iter().find(|rung| rung.number() == number) {
             Some(rung) => Ok(rung),
             None => bail!("no rung {number}"),
         }
@@ -39,7 +45,7 @@ impl Rung {
     pub fn ahead(self) -> usize {
         match self {
             Self::Serial | Self::Concurrent => 0,
-            Self::Window | Self::Reference => AHEAD,
+            Self::Window | Self::Reference | Self::BytesAside => AHEAD,
         }
     }
 
@@ -50,6 +56,7 @@ impl Rung {
             Self::Concurrent => "fetched at once, a pool for CPU work",
             Self::Window => "asked for ahead",
             Self::Reference => "by reference",
+            Self::BytesAside => "aside: 2 with pixels as bytes",
         }
     }
 
@@ -67,6 +74,10 @@ impl Rung {
             Self::Reference => {
                 "The same, but a batch goes from the worker's shared memory to the rank that needs it, pixels as bytes: \
                  the coordinator and its copies are gone."
+            }
+            Self::BytesAside => {
+                "No rung: the coordinator again, but it carries pixels as bytes. What rung 3 gains beyond this is the copies; \
+                 the rest is that they are an eighth as long."
             }
         }
     }
