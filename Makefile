@@ -1,6 +1,6 @@
 # Feedmill's commands; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites versitygw quickstart test test-python wheel format lint docs screenshots
+.PHONY: help prerequisites versitygw quickstart test test-python wheel soak ladder format lint docs screenshots
 
 CARGO ?= cargo
 
@@ -34,6 +34,14 @@ test-python: ## the Python package's tests alone
 wheel: ## the Python package with a worker in it, into target/wheels
 	@tools/prerequisites.sh wheel
 	tools/wheel.sh
+
+soak: ## the proof for long: 50 events in a run, again and again with other seeds; EVENTS, ROUNDS and SEED change it
+	@tools/prerequisites.sh wheel
+	tools/soak.sh
+
+ladder: prerequisites versitygw ## the ladder from a trainer that waits to one that does not, as a table and target/ladder.html
+	$(CARGO) build --release --locked -p feedmill-worker -p feedmill-benches
+	$(CARGO) run --quiet --release --locked -p feedmill-benches --bin ladder -- --html target/ladder.html
 
 format: ## check the code's format
 	$(CARGO) fmt --all --check

@@ -66,6 +66,7 @@ def main() -> None:
             os.replace(f"{path}.tmp", path)
             if rank == 0:
                 loader.save_plan(arguments.checkpoint)
+                print(f"rank 0: checkpoint after {loader.consumed} samples", flush=True)
 
     stats = loader.stats()
     print(

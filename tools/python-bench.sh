@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the package's inside and a worker in release mode, and measures what receiving costs a trainer.
+# Builds the package's inside and a worker in release mode, and runs a bench of trainer/benches: receive (the default) or steady.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,4 +14,6 @@ cp "$target/release/lib_feedmill.so" "$stage/feedmill/_feedmill.abi3.so"
 export PYTHONPATH=$stage FEEDMILL_WORKER=$target/release/feedmill-worker
 # Compared with where it can be had.
 "$environment/bin/python" -c 'import httpx' 2>/dev/null || "$environment/bin/pip" install --quiet 'httpx[http2]' || true
-exec "$environment/bin/python" trainer/benches/receive.py "$@"
+bench=receive
+case ${1:-} in receive | steady) bench=$1 && shift ;; esac
+exec "$environment/bin/python" "trainer/benches/$bench.py" "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the package's inside and a worker, lays them where an installed package has them, and runs the Python tests. Arguments go to
-# unittest: tools/python-tests.sh test_loader -k resume
+# unittest: tools/python-tests.sh test_loader -k resume. FEEDMILL_TEST_PYTHON is another Python, for the tests that need torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,4 +21,4 @@ export PYTHONPATH=$stage FEEDMILL_COMMAND=$target/debug/feedmill PYTHONDONTWRITE
 unset WORLD_SIZE RANK TORCHELASTIC_RUN_ID SLURM_JOB_ID FEEDMILL_RUN FEEDMILL_WORKER
 cd trainer/tests
 [ $# -gt 0 ] || set -- discover
-exec "$environment/bin/python" -X dev -m unittest "$@"
+exec "${FEEDMILL_TEST_PYTHON:-$environment/bin/python}" -X dev -m unittest "$@"

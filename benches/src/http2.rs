@@ -72,4 +72,28 @@ impl Connection {
         }
         Ok(received)
     }
+
+    /// Asks, and gives the whole body.
+    ///
+    /// # Errors
+    /// The connection breaks, another status than 200.
+    pub async fn get_all(&mut self, path: &str) -> anyhow::Result<Vec<u8>> {
+        let request = Request::get(format!("http://bench{path}")).body(Empty::new())?;
+        self.0.ready().await?;
+        let answer = self.0.send_request(request).await?;
+        let status = answer.status();
+        let length = answer.headers().get(hyper::header::CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0);
+        let mut body = answer.into_body();
+        let mut whole = Vec::with_capacity(length);
+        while let Some(frame) = body.frame().await {
+            if let Ok(data) = frame?.into_data() {
+                whole.extend_from_slice(&data);
+            }
+        }
+        if status != 200 {
+            bail!("{path} answers {status}: {}", String::from_utf8_lossy(&whole));
+        }
+        Ok(whole)
+    }
 }

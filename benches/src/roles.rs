@@ -17,6 +17,7 @@ use feedmill_protocol::ranks::RankLayout;
 use feedmill_testkit::{VersityGw, client_with, put_folder};
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::dataset::{BUCKET, Dataset};
 use crate::figures::now;
@@ -31,21 +32,32 @@ const ARGUMENT: &str = "FEEDMILL_BENCH_ARGUMENT";
 /// # Errors
 /// What the role cannot do.
 pub fn play() -> anyhow::Result<bool> {
-    let Ok(role) = std::env::var(ROLE) else {
+    let Some((role, argument)) = given() else {
         return Ok(false);
     };
-    let argument = std::env::var(ARGUMENT).unwrap_or_default();
     match role.as_str() {
         "s3" => s3(Path::new(&argument))?,
         "versitygw" => versitygw(Path::new(&argument))?,
         "consumer" => consumer()?,
         "raw" => raw(argument.parse()?)?,
+        "delay" => delay(&argument)?,
         other => bail!("no role {other}"),
     }
     Ok(true)
 }
 
-fn start(role: &str, argument: &str) -> anyhow::Result<Process> {
+/// The role that this program was started for, and its argument.
+#[must_use]
+pub fn given() -> Option<(String, String)> {
+    let role = std::env::var(ROLE).ok()?;
+    Some((role, std::env::var(ARGUMENT).unwrap_or_default()))
+}
+
+/// Starts this program again for a role.
+///
+/// # Errors
+/// It does not start.
+pub fn start(role: &str, argument: &str) -> anyhow::Result<Process> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(ROLE, role).env(ARGUMENT, argument);
     // The system's allocator would give every long frame back to the kernel and take it anew.
@@ -71,6 +83,18 @@ pub fn start_versitygw(dataset: &Dataset) -> anyhow::Result<(Process, String, u3
     let mut process = start("versitygw", &dataset.bucket().to_string_lossy())?;
     let (endpoint, server) = (process.line()?, process.line()?.parse()?);
     Ok((process, endpoint, server))
+}
+
+/// A process that passes on what comes for `endpoint`, what is asked only after `milliseconds`, and its own
+/// endpoint.
+///
+/// # Errors
+/// It does not start.
+pub fn start_delay(endpoint: &str, milliseconds: u64) -> anyhow::Result<(Process, String)> {
+    let address = endpoint.strip_prefix("http://").context("an endpoint without http://")?;
+    let mut process = start("delay", &format!("{address} {milliseconds}"))?;
+    let endpoint = format!("http://{}", process.line()?);
+    Ok((process, endpoint))
 }
 
 /// A consumer: see [`pull`], [`fetch`] and [`fetch_raw`].
@@ -171,6 +195,50 @@ fn versitygw(folder: &Path) -> anyhow::Result<()> {
     });
     println!("{}\n{}", server.endpoint(), server.process_id());
     until_closed()
+}
+
+/// A wire of some length: each piece that is asked arrives so much later, answers come at once.
+fn delay(argument: &str) -> anyhow::Result<()> {
+    let (upstream, milliseconds) = argument.split_once(' ').context("no delay")?;
+    let (upstream, delay): (SocketAddr, _) =
+        (upstream.parse()?, Duration::from_millis(milliseconds.parse()?));
+    let runtime = runtime()?;
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
+    println!("{}", listener.local_addr()?);
+    std::thread::spawn(move || {
+        runtime.block_on(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                tokio::spawn(delayed(socket, upstream, delay));
+            }
+        });
+    });
+    until_closed()
+}
+
+async fn delayed(
+    asking: tokio::net::TcpStream,
+    upstream: SocketAddr,
+    delay: Duration,
+) -> std::io::Result<()> {
+    let answering = tokio::net::TcpStream::connect(upstream).await?;
+    asking.set_nodelay(true)?;
+    answering.set_nodelay(true)?;
+    let (mut questions, mut back) = asking.into_split();
+    let (mut answers, mut forth) = answering.into_split();
+    tokio::spawn(async move {
+        // An end on either side ends both.
+        drop(tokio::io::copy(&mut answers, &mut back).await);
+    });
+    let mut piece = vec![0; 64 << 10];
+    loop {
+        // A request is one piece, and the next one waits for its answer.
+        let length = questions.read(&mut piece).await?;
+        if length == 0 {
+            return forth.shutdown().await;
+        }
+        tokio::time::sleep(delay).await;
+        forth.write_all(&piece[..length]).await?;
+    }
 }
 
 fn raw(bytes: usize) -> anyhow::Result<()> {

@@ -6,12 +6,13 @@ use feedmill_protocol::frame::{BatchView, FrameError};
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
 
+use crate::buffer::Buffer;
 use crate::settings::Endpoint;
 
 /// A batch: one frame in one buffer, checked.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Buffer,
     pub(crate) range: Range,
     pub(crate) plan: PlanDigest,
     pub(crate) worker: Endpoint,
@@ -51,7 +52,7 @@ impl Batch {
     /// The frame, given away.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+        self.bytes.into_vec()
     }
 
     /// The positions in it.

@@ -20,6 +20,8 @@ mod answer;
 mod attempt;
 /// A batch as it came.
 mod batch;
+/// Memory of batches, kept for the next ones.
+mod buffer;
 /// Which worker is asked next.
 mod choice;
 /// Plans, status and reports over connections of their own.

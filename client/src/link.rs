@@ -11,6 +11,7 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
+use crate::buffer::Buffer;
 use crate::error::lock;
 use crate::fault::Fault;
 use crate::settings::{Endpoint, Timeouts};
@@ -172,10 +173,9 @@ pub(crate) async fn read_exactly(
     mut body: Incoming,
     length: usize,
     stall: Duration,
-) -> Result<Vec<u8>, Fault> {
+) -> Result<Buffer, Fault> {
     let expected = length as u64;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length).map_err(|_| Fault::NoMemory(expected))?;
+    let mut bytes = Buffer::with_room(length).map_err(|_| Fault::NoMemory(expected))?;
     loop {
         let received = bytes.len() as u64;
         let frame = match tokio::time::timeout(stall, body.frame()).await {
@@ -188,7 +188,7 @@ pub(crate) async fn read_exactly(
             if received > expected {
                 return Err(Fault::Length { received, expected });
             }
-            bytes.extend_from_slice(&data);
+            bytes.extend(&data);
         }
     }
     match bytes.len() as u64 {

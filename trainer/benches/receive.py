@@ -1,6 +1,10 @@
 """What receiving costs a trainer, in one run, in turns: CPU seconds of this process for each GB (10^9 bytes) that is in numpy arrays, by
-the loader and by httpx over HTTP/2 where that is installed; and how many loops a spinning Python thread loses to a loader in its process,
-against the same loader in a process of its own. Ends with one line of JSON.
+the loader, by httpx over HTTP/2 where that is installed, and by the least that Python can do (one kept HTTP/1.1 connection, read into one
+kept buffer, nothing checked); and how many loops a spinning Python thread loses to a loader in its process, against the same loader in a
+process of its own. Ends with one line of JSON.
+
+Loops are counted for each second in which the thread was not kept from a core: on a machine with other work its share of the cores
+would otherwise drown what Python's lock takes.
 
     tools/python-bench.sh          # builds what it needs
 """
@@ -8,7 +12,9 @@ against the same loader in a process of its own. Ends with one line of JSON.
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
+import logging
 import os
 import resource
 import statistics
@@ -66,85 +72,111 @@ def by_httpx(client: Any, source: str, samples: int, micro_batch: int) -> tuple[
     return total, cpu() - used, time.monotonic() - begun
 
 
+def by_readinto(source: str, samples: int, micro_batch: int, into: bytearray) -> tuple[int, float, float]:
+    connection = http.client.HTTPConnection(source.removeprefix("http://"))
+    begun, used, total = time.monotonic(), cpu(), 0
+    for start in range(0, samples, micro_batch):
+        connection.request("GET", f"/v1/streams/train/batches/{start}-{start + micro_batch}")
+        answer = connection.getresponse()
+        view, length = memoryview(into), 0
+        while count := answer.readinto(view[length:]):
+            length += count
+        total += np.frombuffer(into, np.uint8, length).nbytes
+    connection.close()
+    return total, cpu() - used, time.monotonic() - begun
+
+
+def kept_from_a_core() -> float:
+    """Seconds that this thread could have run and had no core."""
+    with open("/proc/thread-self/schedstat") as file:
+        return int(file.read().split()[1]) / 1e9
+
+
 class Spinner:
     """Counts loops of plain Python for as long as it is asked to."""
 
     def __init__(self) -> None:
-        self.loops = 0
         self._stop = False
         self._thread = threading.Thread(target=self._spin)
 
     def _spin(self) -> None:
+        loops, begun, kept = 0, time.monotonic(), kept_from_a_core()
         while not self._stop:
             for _ in range(1000):
                 pass
-            self.loops += 1
+            loops += 1
+        self.rate = loops / (time.monotonic() - begun - kept_from_a_core() + kept)
 
     def __enter__(self) -> Spinner:
-        self._begun = time.monotonic()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop = True
         self._thread.join()
-        self.rate = self.loops / (time.monotonic() - self._begun)
 
 
-def paced(made: feedmill.Loader, seconds: float, batches_per_second: float) -> int:
-    """Reads so many batches a second, as a trainer does; how many they were."""
+def warm(made: feedmill.Loader) -> None:
+    """Stands before the second batch, with more of them under way."""
     made.seek(0)
-    begun, count = time.monotonic(), 0
-    while (now := time.monotonic()) < begun + seconds:
-        due = begun + count / batches_per_second
-        if due > now:
-            time.sleep(min(due - now, begun + seconds - now))
-            continue
-        try:
-            next(made)
-        except StopIteration:
-            made.seek(0)
-            continue
-        count += 1
-    return count
+    next(made)
+
+
+def paced(made: feedmill.Loader, count: int, batches_per_second: float) -> None:
+    """Reads so many batches at so many a second, as a trainer does."""
+    begun = time.monotonic()
+    for number in range(count):
+        time.sleep(max(begun + number / batches_per_second - time.monotonic(), 0))
+        next(made)
 
 
 def other_process(arguments: argparse.Namespace, source: str) -> subprocess.Popen[str]:
     command = [sys.executable, __file__, "--receive", source, "--samples", str(arguments.samples)]
-    command += ["--micro-batch", str(arguments.micro_batch), "--pace", str(arguments.pace), "--seconds", str(arguments.seconds)]
+    command += ["--micro-batch", str(arguments.micro_batch), "--pace", str(arguments.pace)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def receive(arguments: argparse.Namespace) -> None:
-    """The other process: reads for some seconds whenever it is told to."""
+    """The other process: reads whenever it is told to."""
+    logging.getLogger("feedmill").setLevel(logging.ERROR)
     made = loader(arguments.receive, arguments.samples, arguments.micro_batch)
     made.wait_ready()
     for _ in sys.stdin:
-        print(paced(made, arguments.seconds, arguments.pace), flush=True)
+        warm(made)
+        print("warm", flush=True)
+        sys.stdin.readline()
+        paced(made, arguments.samples // arguments.micro_batch - 1, arguments.pace)
+        print("done", flush=True)
 
 
 def lock_loss(arguments: argparse.Namespace, source: str) -> dict[str, Any]:
     mine = loader(source, arguments.samples, arguments.micro_batch)
     mine.wait_ready()
-    losses, rates, counts = [], [], []
+    losses, rates = [], []
     with other_process(arguments, source) as other:
         assert other.stdin is not None and other.stdout is not None
+
+        def tell(what: str) -> None:
+            assert other.stdin is not None and other.stdout is not None
+            other.stdin.write("go\n")
+            other.stdin.flush()
+            assert other.stdout.readline() == f"{what}\n"
+
         for _ in range(arguments.rounds):
+            tell("warm")
             with Spinner() as beside:
-                other.stdin.write("go\n")
-                other.stdin.flush()
-                theirs = int(other.stdout.readline())
+                tell("done")
+            warm(mine)
             with Spinner() as within:
-                ours = paced(mine, arguments.seconds, arguments.pace)
+                paced(mine, arguments.samples // arguments.micro_batch - 1, arguments.pace)
             losses.append(1 - within.rate / beside.rate)
             rates.append(beside.rate)
-            counts.append([ours, theirs])
         other.stdin.close()
     mine.close()
     return {
         "loss_percent_median": round(100 * statistics.median(losses), 2),
         "loss_percent_each": [round(100 * loss, 2) for loss in losses],
-        "batches_each": counts,
+        "batches_per_second": arguments.pace,
         "loops_per_second": round(statistics.median(rates)),
     }
 
@@ -153,8 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--micro-batch", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--pace", type=float, default=20.0, help="batches a second beside the spinning thread")
     parser.add_argument("--receive", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -167,6 +198,7 @@ def main() -> None:
         client: Any = httpx.Client(http1=False, http2=True, timeout=60)
     except ImportError:
         client = None
+    logging.getLogger("feedmill").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         worker = Worker(pipeline(folder))
         try:
@@ -174,19 +206,22 @@ def main() -> None:
             # Makes every sample, once; from here on the worker only sends.
             total, _, _ = by_loader(made)
             print(f"{total / 1e6:.0f} MB in {arguments.samples // arguments.micro_batch} batches")
-            ours, theirs = [], []
+            ours, theirs, least = [], [], []
+            buffer = bytearray(total)
             for _ in range(arguments.rounds):
                 ours.append(by_loader(made))
+                least.append(by_readinto(worker.url, arguments.samples, arguments.micro_batch, buffer))
                 if client is not None:
                     theirs.append(by_httpx(client, worker.url, arguments.samples, arguments.micro_batch))
             made.close()
             result: dict[str, Any] = {"megabytes": round(total / 1e6), "load": os.getloadavg()[0]}
-            for name, rounds in (("feedmill", ours), ("httpx", theirs)):
+            for name, rounds in (("feedmill", ours), ("httpx", theirs), ("readinto", least)):
                 if rounds:
                     costs = [used / (size / 1e9) for size, used, _ in rounds]
                     rates = [size / 1e9 / seconds for size, _, seconds in rounds]
                     result[f"{name}_cpu_s_per_gb"] = round(statistics.median(costs), 3)
                     result[f"{name}_gb_per_s"] = round(statistics.median(rates), 2)
+            result["times_readinto"] = round(result["feedmill_cpu_s_per_gb"] / result["readinto_cpu_s_per_gb"], 2)
             if theirs:
                 result["cheaper_than_httpx"] = round(result["httpx_cpu_s_per_gb"] / result["feedmill_cpu_s_per_gb"], 1)
             result["spinning_thread"] = lock_loss(arguments, worker.url)

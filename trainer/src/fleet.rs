@@ -121,4 +121,16 @@ impl Model {
     fn image_pad_id(&self) -> i32 {
         self.0.image_pad_id
     }
+
+    /// The token before an image's.
+    #[getter]
+    fn vision_start_id(&self) -> i32 {
+        self.0.vision_start_id
+    }
+
+    /// The token behind an image's.
+    #[getter]
+    fn vision_end_id(&self) -> i32 {
+        self.0.vision_end_id
+    }
 }

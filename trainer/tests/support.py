@@ -7,9 +7,10 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 import unittest
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,15 @@ def _entered(case: type[FleetCase]) -> list[Worker]:
     workers = context.__enter__()
     case.addClassCleanup(context.__exit__, None, None, None)
     return workers
+
+
+def until(what: str, holds: Callable[[], object], seconds: float = 30) -> None:
+    """Looks again and again whether something that other processes do has come."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come within {seconds} s")
+        time.sleep(0.01)
 
 
 def hashes(batches: Any) -> dict[int, bytes]:

@@ -16,7 +16,7 @@ import numpy as np
 
 import feedmill
 from feedmill import BadSamples, ConfigError, PlanChanged
-from support import SAMPLES_PER_EPOCH, FleetCase, address, fleet, hashes
+from support import SAMPLES_PER_EPOCH, FleetCase, address, fleet, hashes, until
 
 
 def setUpModule() -> None:
@@ -292,12 +292,15 @@ class Seen(FleetCase):
     def test_reports_reach_a_worker(self) -> None:
         loader = self.loader(run="reported", dp_size=2, dp_rank=1)
         next(loader)
-        while True:
-            ranks = [json.loads(worker.get("/v1/status")) for worker in self.workers]
-            reports = [entry for status in ranks for entry in status["reports"] if "reported" in json.dumps(entry)]
-            if reports:
-                break
-        self.assertIn('"rank": 1', json.dumps(reports[0]))
+        reports: list[str] = []
+
+        def came() -> bool:
+            said = [json.loads(worker.get("/v1/status")) for worker in self.workers]
+            reports.extend(json.dumps(report) for status in said for report in status["reports"] if report["run"] == "reported")
+            return bool(reports)
+
+        until("a report", came)
+        self.assertIn('"rank": 1', reports[0])
 
     def test_a_ledger_has_one_line_a_step(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ from unittest import mock
 
 import feedmill
 from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable
-from support import FleetCase, Worker, _direct, fleet, hashes, pipeline
+from support import FleetCase, _direct, fleet, hashes, pipeline, until
 
 RANK = """
 import logging, sys, feedmill
@@ -46,14 +46,6 @@ def is_up(address: str) -> bool:
             return True
     except (OSError, urllib.error.URLError):
         return False
-
-
-def until(what: str, holds: Any, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not come within {seconds} s")
-        time.sleep(0.01)
 
 
 class Workers(unittest.TestCase):

@@ -208,12 +208,13 @@ class Batch:
         host = torch.empty(patches.shape, dtype=torch.uint8, pin_memory=_is_cuda(torch, device))
         host.numpy()[...] = patches
         on_device = _to(torch, host, device)
-        channels = on_device.view(on_device.shape[0], 3, -1).to(torch.float32)
+        # Named in full: of a batch without an image nothing could be derived.
+        channels = on_device.view(on_device.shape[0], 3, patches.shape[1] // 3).to(torch.float32)
         mean = torch.tensor(model.means, dtype=torch.float32, device=channels.device).view(1, 3, 1)
         std = torch.tensor(model.stds, dtype=torch.float32, device=channels.device).view(1, 3, 1)
         values = ((channels - mean) / std).to(dtype or torch.float32)
         slots = values.unsqueeze(2).expand(-1, -1, model.temporal, -1)
-        return slots.reshape(values.shape[0], -1)
+        return slots.reshape(values.shape[0], 3 * model.temporal * values.shape[2])
 
     def _padded(self, pad_to_multiple_of: int) -> dict[str, np.ndarray]:
         made = self._frame.padded(self._facts(), self._ensure_image, pad_to_multiple_of)

@@ -369,6 +369,18 @@ class Loader:
         assert self._plan is not None
         return self._plan["samples_per_epoch"]
 
+    @property
+    def model(self) -> dict[str, Any]:
+        """What the model's processor is like: patch (side in pixels), merge (patches per side that become one token), temporal
+        (frames per patch), pad_id, image_pad_id, vision_start_id, vision_end_id (token ids)."""
+        self.wait_ready()
+        assert self._plan is not None
+        facts = self._plan["model"]
+        if facts is None:
+            raise ConfigError("the workers do not say what their model's processor is like: they are older than this package")
+        names = ("patch", "merge", "temporal", "pad_id", "image_pad_id", "vision_start_id", "vision_end_id")
+        return {name: getattr(facts, name) for name in names}
+
     # Looking at it.
 
     def stats(self) -> dict[str, Any]:

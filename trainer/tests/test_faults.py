@@ -1,0 +1,118 @@
+"""What goes wrong between a trainer and its workers, and what the trainer is told."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+import feedmill
+from feedmill import ConfigError, WorkersUnreachable
+from support import FleetCase, hashes
+
+
+def setUpModule() -> None:
+    logging.getLogger("feedmill").setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def cut_short(worker: str, most: int) -> Iterator[str]:
+    """The address of a worker whose answers end after so many bytes of a connection."""
+    host, port = worker.removeprefix("http://").split(":")
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                asking, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=one, args=(asking,), daemon=True).start()
+
+    def one(asking: socket.socket) -> None:
+        with asking, contextlib.suppress(OSError), socket.create_connection((host, int(port))) as answering:
+            threading.Thread(target=forward, args=(asking, answering), daemon=True).start()
+            left = most
+            while left > 0 and (data := answering.recv(min(65536, left))):
+                asking.sendall(data)
+                left -= len(data)
+            asking.shutdown(socket.SHUT_RDWR)
+
+    def forward(asking: socket.socket, answering: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := asking.recv(65536):
+                answering.sendall(data)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        # Closing alone does not wake who waits in accept.
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+class Faults(FleetCase):
+    def test_answers_that_end_early_are_asked_for_elsewhere(self) -> None:
+        whole = hashes(self.loader(max_steps=4))
+        with cut_short(self.source[0], 200_000) as short:
+            made = hashes(self.loader(source=[short, self.source[1]], max_steps=4))
+        self.assertEqual(made, whole)
+
+    def test_answers_that_always_end_early_are_a_typed_error_with_the_reason(self) -> None:
+        with cut_short(self.source[0], 20_000) as short:
+            loader = self.loader(source=[short], timeout=2.0)
+            loader.wait_ready()
+            with self.assertRaises(WorkersUnreachable) as caught:
+                next(loader)
+            loader.close()
+        error = caught.exception
+        self.assertEqual((error.rank, error.stream, error.range, error.worker), (0, "train", "0-4", short))
+        self.assertTrue(error.reason)
+        self.assertIn(short, str(error))
+
+    def test_a_name_that_nobody_knows_is_said(self) -> None:
+        # A label of 64 letters: refused by the resolver before anybody is asked.
+        name = "w" * 64 + ".invalid"
+        with self.assertRaises(WorkersUnreachable) as caught:
+            self.loader(source=f"http://{name}:8470", timeout=1.0).wait_ready()
+        self.assertIn(name, str(caught.exception))
+
+    def test_nobody_listening_is_said_with_the_address(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            address = f"http://127.0.0.1:{gone.getsockname()[1]}"
+        with self.assertRaisesRegex(WorkersUnreachable, address):
+            next(self.loader(source=[address], timeout=1.0))
+
+    def test_one_unknown_name_among_workers_is_no_fault(self) -> None:
+        settings: dict[str, Any] = {"max_steps": 3}
+        whole = hashes(self.loader(**settings))
+        source = [f"http://{'w' * 64}.invalid:8470", *self.source]
+        self.assertEqual(hashes(self.loader(source=source, **settings)), whole)
+
+    def test_workers_older_than_the_package_give_batches_but_no_model_tensors(self) -> None:
+        loader = self.loader()
+        loader.wait_ready()
+        assert loader._plan is not None
+        loader._plan["model"] = None
+        batch = next(loader)
+        self.assertEqual(batch.numpy()["tokens"].shape, (batch.num_tokens,))
+        for asked in (batch.hf, batch.padded, batch.packed, batch.pixel_values, lambda: loader.model):
+            with self.assertRaisesRegex(ConfigError, "older than this package"):
+                asked()
+
+    def test_the_model_is_described(self) -> None:
+        model = self.loader().model
+        self.assertEqual((model["merge"], model["temporal"]), (2, 2))
+        batch = next(self.loader())
+        self.assertEqual(batch.numpy()["patches"].shape[1], 3 * model["patch"] ** 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
