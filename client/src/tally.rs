@@ -37,6 +37,10 @@ pub struct PullerStats {
     pub batches: u64,
     /// The trainer's own time per batch, waiting left out: a moving average.
     pub pace: Duration,
+    /// The trainer's own time in those whole steps, waiting left out.
+    pub computed: Duration,
+    /// Samples that all ranks together have used in those whole steps.
+    pub trained: u64,
     /// Samples consumed by whole global batches, those before the start included.
     pub consumed: u64,
 }
@@ -57,6 +61,10 @@ pub(crate) struct Tally {
     step_began: Option<Instant>,
     stepped: Duration,
     steps: u64,
+    /// The trainer's own time in the step that is being made.
+    computing: Duration,
+    computed: Duration,
+    trained: u64,
 }
 
 impl Tally {
@@ -74,6 +82,9 @@ impl Tally {
             step_began: None,
             stepped: Duration::ZERO,
             steps: 0,
+            computing: Duration::ZERO,
+            computed: Duration::ZERO,
+            trained: 0,
         }
     }
 
@@ -93,7 +104,10 @@ impl Tally {
             Some(pace) => pace.mul_f64(1.0 - NEWEST) + own.mul_f64(NEWEST),
             None => own,
         });
+        self.computing += own;
         if consumed > self.consumed {
+            self.trained += consumed - self.consumed;
+            self.computed += std::mem::take(&mut self.computing);
             self.consumed = consumed;
             self.steps += 1;
             if let Some(began) = self.step_began.replace(now) {
@@ -130,6 +144,7 @@ impl Tally {
         self.consumed = consumed;
         self.handed_out_at = None;
         self.step_began = None;
+        self.computing = Duration::ZERO;
     }
 
     /// A range that was requested is not wanted any more.
@@ -166,6 +181,8 @@ impl Tally {
             steps: self.steps,
             batches: self.batches,
             pace: self.pace.unwrap_or_default(),
+            computed: self.computed,
+            trained: self.trained,
             consumed: self.consumed,
         }
     }
@@ -244,6 +261,9 @@ impl Meter {
             waiting_ms: stats.waiting.as_millis() as u64,
             wait_ms,
             step_ms,
+            waited_ms: stats.waited.as_millis() as u64,
+            computed_ms: stats.computed.as_millis() as u64,
+            trained: stats.trained,
             consumed: stats.consumed,
             sequence: shared.sequence,
         }
@@ -282,12 +302,15 @@ mod tests {
         assert_eq!((stats.steps, stats.batches), (2, 5));
         assert_eq!((stats.waited, stats.stepped), (5 * SECOND, 16 * SECOND));
         assert_eq!(stats.pace, 3 * SECOND);
+        // Two whole steps of two batches each.
+        assert_eq!((stats.computed, stats.trained), (12 * SECOND, 16));
         tally.asked(now, 96);
         tally.answered(now, false);
         assert_eq!(tally.stats(now).consumed, 96, "half a step is none");
         tally.turned(8);
         let stats = tally.stats(now);
         assert_eq!((stats.consumed, stats.steps), (8, 2), "a jump is no step");
+        assert_eq!((stats.computed, stats.trained), (12 * SECOND, 16), "and nothing was trained by it");
         assert_eq!(now - begin, 20 * SECOND);
     }
 
@@ -343,6 +366,7 @@ mod tests {
         assert_eq!((third.consumed, third.sequence, third.target), (88, 3, 6));
         let fourth = meter.report_at(at(8500));
         assert_eq!((fourth.wait_ms, fourth.step_ms, fourth.sequence), (0, 0, 4));
+        assert_eq!((fourth.waited_ms, fourth.computed_ms, fourth.trained), (4500, 1500, 8));
         assert_eq!(first.plan.parse::<PlanDigest>().ok(), None);
     }
 }

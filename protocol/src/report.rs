@@ -34,6 +34,16 @@ pub struct RankReport {
     pub wait_ms: u64,
     /// Whole steps' time since its last report, waiting included.
     pub step_ms: u64,
+    /// Waiting since the rank's start, the present one included. Totals lose nothing when reports are lost or not all of them are read.
+    #[serde(default)]
+    pub waited_ms: u64,
+    /// The trainer's own time in the whole steps made since the rank's start, waiting for data left out. A rank that waits in a collective
+    /// for another one counts that as its own.
+    #[serde(default)]
+    pub computed_ms: u64,
+    /// Samples that all ranks together have used in those steps.
+    #[serde(default)]
+    pub trained: u64,
     /// Samples consumed by whole optimizer steps.
     pub consumed: u64,
     /// Rises with each report of the run and rank; the highest wins.

@@ -1,0 +1,270 @@
+//! Takes spec, signals, the state of the decision before and the time, gives how many workers there should be, why, and the next state.
+
+use serde::Serialize;
+
+use crate::bounds::{self, Limit};
+use crate::hold;
+use crate::hunger;
+use crate::probation;
+use crate::reason::Reason;
+use crate::sight::{self, Clear, Sight};
+use crate::signals::Signals;
+use crate::size::{self, Size};
+use crate::spec::{Fallback, ScalingSpec};
+use crate::state::State;
+
+/// After so many windows without a decision, what was counted in windows means nothing any more.
+const GAP: u64 = 6;
+
+/// Hungry ranks make a fleet larger by a quarter when arithmetic does not say more.
+const HUNGRY_GROWTH: f64 = 1.25;
+
+/// When workers reach only a part of their CPU, arithmetic may at most double them: whatever limits them may be shared by all.
+const REACH_GROWTH: u32 = 2;
+
+/// A fleet with plenty becomes smaller by at most a tenth at once.
+const SATED_SHRINK: f64 = 0.9;
+
+/// How many, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Workers that there should be; an absolute number.
+    pub replicas: u32,
+    /// Why; its `Display` is one sentence.
+    pub reason: Reason,
+    /// What kept the size from being as it was wished.
+    pub limited_by: Option<Limit>,
+    /// The figures of this window, for status and metrics.
+    pub figures: Figures,
+    /// What the next decision needs.
+    pub state: State,
+}
+
+/// The figures of one window; all of them are finite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// Longest wait of all ranks, 0..1, where it can be seen.
+    pub wait: Option<f64>,
+    /// Emptiest queue of all ranks, 0..1, where it can be seen.
+    pub fill: Option<f64>,
+    /// Ranks whose reports count.
+    pub reporting_ranks: u32,
+    /// Samples a second that trainings could use.
+    pub demand: Option<f64>,
+    /// Samples a second of one busy worker.
+    pub capacity: Option<f64>,
+    /// Workers by arithmetic, not rounded.
+    pub needed: Option<f64>,
+}
+
+/// Decides for one pipeline at the end of a window. Asked again before the next window has ended it says the same again.
+#[must_use]
+pub fn decide(spec: &ScalingSpec, signals: &Signals, previous: Option<&State>, now_ms: u64) -> Decision {
+    let window = spec.timing.window_ms.max(1);
+    let current = signals.fleet.replicas;
+    let mut state = previous.cloned().unwrap_or_default();
+    let since = now_ms.checked_sub(state.at_ms);
+    let begun = previous.is_some() && since.is_some_and(|since| since <= window.saturating_mul(GAP));
+    if begun && since < Some(window - window / 10) {
+        let (replicas, reason) = (state.replicas, state.reason.clone());
+        return Decision { replicas, reason, limited_by: None, figures: Figures::default(), state };
+    }
+    state.at_ms = now_ms;
+    let mut figures = Figures {
+        reporting_ranks: signals.runs.iter().map(|run| run.reporting).fold(0, u32::saturating_add),
+        ..Figures::default()
+    };
+    let (wish, reason) = match current {
+        None => (spec.first, Reason::FirstSize),
+        Some(current) if !begun => {
+            state = resumed(state, now_ms);
+            (current, Reason::Watching)
+        }
+        Some(current) => weigh(spec, signals, current, now_ms, &mut state, &mut figures),
+    };
+    let from = current.unwrap_or(wish);
+    let (replicas, limited_by) = bounds::keep(spec, from, wish);
+    let bounded = replicas != wish && (wish == from || matches!(limited_by, Some(Limit::Min)));
+    let (min, max) = spec.range();
+    let reason = if bounded { Reason::Bounds { min, max } } else { reason };
+    if replicas != from {
+        // What was counted was counted of another fleet.
+        (state.hungry, state.rising, state.sated) = (0, 0, 0);
+    }
+    state.replicas = replicas;
+    state.reason = reason.clone();
+    Decision { replicas, reason, limited_by, figures, state }
+}
+
+/// After a gap: what was learnt stays, what was counted in windows does not.
+fn resumed(state: State, now: u64) -> State {
+    State {
+        at_ms: now,
+        reported: state.reported,
+        demands: state.demands,
+        capacity: state.capacity,
+        reach: state.reach,
+        quiet_since_ms: state.quiet_since_ms.filter(|since| *since <= now),
+        reverts: state.reverts,
+        // A clock that was set back must not forbid it for ever.
+        shrink_not_before_ms: state.shrink_not_before_ms.min(now),
+        ..State::default()
+    }
+}
+
+/// One whole window: a wish and its reason.
+fn weigh(
+    spec: &ScalingSpec,
+    signals: &Signals,
+    current: u32,
+    now: u64,
+    state: &mut State,
+    figures: &mut Figures,
+) -> (u32, Reason) {
+    let hold = hold::look(spec, &signals.fleet, current, now, state);
+    let sight = sight::look(spec, signals, state);
+    let quiet_for = quiet_for(&sight, now, state);
+    let idle = |for_ms: u64| {
+        (for_ms >= spec.idle_after_ms).then_some((spec.range().0.min(current), Reason::Idle { for_ms }))
+    };
+    match sight {
+        Sight::Never => {
+            state.lost = 0;
+            // Never smaller for want of data: somebody may have sized it by hand.
+            (spec.first.max(current), Reason::FirstSize)
+        }
+        Sight::Lost(why) => lost(spec, why, current, state),
+        Sight::Quiet => {
+            (state.hungry, state.rising, state.sated, state.lost) = (0, 0, 0, 0);
+            let quiet = Reason::Quiet { for_ms: quiet_for, idle_after_ms: spec.idle_after_ms };
+            idle(quiet_for).unwrap_or((current, quiet))
+        }
+        Sight::Clear(clear) => {
+            state.reported = true;
+            // A run that has been silent for as long as lost reports are waited for has ended, if others go on.
+            state.lost = if clear.silent.is_some() { state.lost.saturating_add(1) } else { 0 };
+            let silent = clear.silent.clone().filter(|_| state.lost < spec.reports.failure_threshold);
+            let clear = Clear { silent, ..clear };
+            let size = size::learn(spec, signals, &clear, state);
+            figures.wait = Some(clear.wait);
+            figures.fill = Some(clear.fill);
+            figures.demand = size.map(|size| size.demand);
+            figures.capacity = state.capacity;
+            figures.needed = size.map(|size| size.workers);
+            if let Some(idle) = idle(quiet_for) {
+                return idle;
+            }
+            if let Some(reason) = hold.all {
+                return (current, reason);
+            }
+            seen(spec, signals, &clear, size, &hold, current, now, state)
+        }
+    }
+}
+
+/// For how long nobody has pulled.
+fn quiet_for(sight: &Sight, now: u64, state: &mut State) -> u64 {
+    let quiet = match sight {
+        Sight::Quiet => true,
+        Sight::Clear(clear) => !clear.pulls,
+        // Not known, so it counts as neither: the count goes on when it is known again.
+        Sight::Lost(_) => return 0,
+        Sight::Never => false,
+    };
+    state.quiet_since_ms =
+        if quiet { Some(state.quiet_since_ms.map_or(now, |since| since.min(now))) } else { None };
+    state.quiet_since_ms.map_or(0, |since| now.saturating_sub(since))
+}
+
+fn lost(spec: &ScalingSpec, why: sight::Blind, current: u32, state: &mut State) -> (u32, Reason) {
+    (state.hungry, state.rising, state.sated) = (0, 0, 0);
+    state.lost = state.lost.saturating_add(1);
+    let windows = state.lost;
+    if windows < spec.reports.failure_threshold {
+        return (current, Reason::Lost { why, windows });
+    }
+    let size = match spec.reports.fallback {
+        Fallback::CurrentReplicas => current,
+        Fallback::CurrentReplicasIfHigher(size) => size.max(current),
+    };
+    (size, Reason::Fallback { why, windows })
+}
+
+/// Ranks can be seen.
+#[expect(clippy::too_many_arguments, reason = "one stage, called once")]
+fn seen(
+    spec: &ScalingSpec,
+    signals: &Signals,
+    clear: &Clear,
+    size: Option<Size>,
+    hold: &hold::Hold,
+    current: u32,
+    now: u64,
+    state: &mut State,
+) -> (u32, Reason) {
+    let hunger = hunger::count(spec, clear, size, current, state);
+    let hungry = Reason::Hungry { wait: clear.wait, fill: clear.fill, windows: state.hungry };
+    if let Some(before) = probation::look(spec, hunger.hungry, current, now, state) {
+        return (before, Reason::Reverted { wait: clear.wait, tried: current });
+    }
+    let patience = spec.timing.hungry_windows.max(1);
+    let by_demand = size.filter(|_| hunger.rising && (hunger.hungry || state.rising >= patience));
+    let starving = state.hungry >= patience;
+    size::learn_reach(signals, starving && hold.pending == 0, state);
+    if let Some(reason) = hold.growth.as_ref().filter(|_| by_demand.is_some() || starving) {
+        return (current, reason.clone());
+    }
+    let demanded = by_demand
+        .map(|size| (whole(size.workers), Reason::Demand { demand: size.demand, capacity: size.capacity }));
+    if starving && hold.pending == 0 {
+        let reached = size
+            .map_or(0, |size| whole(size::by_reach(size, state)).min(current.saturating_mul(REACH_GROWTH)));
+        let factor = whole(f64::from(current) * HUNGRY_GROWTH).max(reached);
+        return match demanded {
+            Some((wish, reason)) if wish >= factor => (wish, reason),
+            _ => (factor, hungry),
+        };
+    }
+    if let Some(demanded) = demanded {
+        return demanded;
+    }
+    if starving {
+        return (current, Reason::Warming { pending: hold.pending });
+    }
+    fewer(spec, hold, current, now, state)
+        .unwrap_or((current, Reason::Enough { wait: clear.wait, needed: size.map(|size| size.workers) }))
+}
+
+/// A smaller size, when everybody has had plenty for long enough.
+fn fewer(
+    spec: &ScalingSpec,
+    hold: &hold::Hold,
+    current: u32,
+    now: u64,
+    state: &mut State,
+) -> Option<(u32, Reason)> {
+    let windows = state.sated;
+    let sated = windows >= spec.timing.sated_windows.max(1);
+    if !sated || hold.pending > 0 || state.probation.is_some() || now < state.shrink_not_before_ms {
+        return None;
+    }
+    // Without a size by arithmetic nothing says how far down is safe.
+    let needed = state.sizes.iter().copied().reduce(f64::max)?;
+    let reach = state.reach.unwrap_or(1.0).clamp(0.05, 1.0);
+    let least = whole(needed / reach);
+    let wish = least.max((f64::from(current) * SATED_SHRINK) as u32).max(spec.range().0);
+    if wish >= current {
+        return None;
+    }
+    probation::begin(state, current);
+    Some((wish, Reason::Sated { windows, needed }))
+}
+
+/// Up to the next whole worker; what is too large for a number of workers is the largest one.
+fn whole(workers: f64) -> u32 {
+    // `as` saturates, and gives 0 for what is no number.
+    workers.ceil().clamp(1.0, f64::from(u32::MAX)) as u32
+}
+
+#[cfg(test)]
+mod tests;

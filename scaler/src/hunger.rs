@@ -1,0 +1,42 @@
+//! Takes how long ranks wait and how full their queues are, gives how many windows in a row they have been hungry or sated.
+
+use crate::sight::Clear;
+use crate::size::Size;
+use crate::spec::ScalingSpec;
+use crate::state::State;
+
+/// Queues that are so full are full.
+const FULL: f64 = 0.9;
+
+/// Arithmetic wants more only beyond this: its size has more headroom than that, and its noise is smaller.
+const DEADBAND: f64 = 1.08;
+
+/// What the window says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hunger {
+    /// Ranks wait and their queues are not full.
+    pub(crate) hungry: bool,
+    /// Arithmetic wants more.
+    pub(crate) rising: bool,
+}
+
+/// Counts windows.
+pub(crate) fn count(
+    spec: &ScalingSpec,
+    clear: &Clear,
+    size: Option<Size>,
+    current: u32,
+    state: &mut State,
+) -> Hunger {
+    let target = spec.target();
+    let hungry = clear.wait > target.wait && clear.fill < target.fill;
+    let rising = size.is_some_and(|size| size.workers > f64::from(current) * DEADBAND);
+    // A training whose need is not known yet may need more in a moment.
+    let known = size.is_some_and(|size| size.complete) && clear.silent.is_none();
+    let sated = known && clear.wait < target.wait / 2.0 && clear.fill > FULL;
+    let next = |count: u32, holds: bool| if holds { count.saturating_add(1) } else { 0 };
+    state.hungry = next(state.hungry, hungry);
+    state.rising = next(state.rising, rising);
+    state.sated = next(state.sated, sated && !rising);
+    Hunger { hungry, rising }
+}

@@ -1,0 +1,95 @@
+//! Takes what runs need and what a worker makes, gives how many workers that is: `1.15 * demand / (0.8 * capacity)`, not rounded.
+
+use crate::sight::Clear;
+use crate::signals::Signals;
+use crate::spec::ScalingSpec;
+use crate::state::{MAX_RUNS, MAX_SIZES, State};
+
+/// More than is needed by arithmetic: what a worker makes differs from minute to minute, and workers die.
+const MARGIN: f64 = 1.15;
+
+/// A change by more than this is a change of the training and believed at once; less is noise and averaged.
+const JUMP: f64 = 0.3;
+
+/// The share of the newest window in an average: about the last five count.
+const NEWEST: f64 = 0.2;
+
+/// A fleet is busy when its workers are; below this, hungry ranks say that something else than CPU limits workers.
+const BUSY: f64 = 0.8;
+
+/// Nothing measures that little or that much of anything; it is a fault of who says so.
+const SANE: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
+
+/// A size by arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Size {
+    /// Samples a second that trainings could use.
+    pub(crate) demand: f64,
+    /// Samples a second of one worker that is busy all the time.
+    pub(crate) capacity: f64,
+    /// Workers, not rounded.
+    pub(crate) workers: f64,
+    /// Every run's need is known; else this is what some of them need.
+    pub(crate) complete: bool,
+}
+
+/// Average of a figure that may also really change.
+fn smooth(before: Option<f64>, now: Option<f64>) -> Option<f64> {
+    match (before, now.filter(|value| SANE.contains(value))) {
+        (Some(before), Some(now)) if (now / before - 1.0).abs() <= JUMP => {
+            Some(before + NEWEST * (now - before))
+        }
+        (_, Some(now)) => Some(now),
+        (before, None) => before,
+    }
+}
+
+/// Learns from the window. Some when a run's need and a worker's capacity are known.
+pub(crate) fn learn(spec: &ScalingSpec, signals: &Signals, clear: &Clear, state: &mut State) -> Option<Size> {
+    state.capacity = smooth(state.capacity, signals.workers.capacity);
+    let (mut demand, mut fresh, mut complete) = (0.0, false, true);
+    for run in signals.runs.iter().filter(|run| run.reporting > 0) {
+        let place = state.demands.iter().position(|(name, _)| *name == run.name);
+        let before = place.and_then(|place| state.demands.get(place)).map(|(_, needs)| *needs);
+        let Some(needs) = smooth(before, run.demand) else {
+            complete = false;
+            continue;
+        };
+        demand += needs;
+        fresh |= run.demand.is_some();
+        if let Some(entry) = place.and_then(|place| state.demands.get_mut(place)) {
+            entry.1 = needs;
+        } else if state.demands.len() < MAX_RUNS {
+            state.demands.push((run.name.clone(), needs));
+        }
+    }
+    if clear.silent.is_none() {
+        let talks = |name: &str| signals.runs.iter().any(|run| run.reporting > 0 && run.name == name);
+        state.demands.retain(|(name, _)| talks(name));
+    }
+    let capacity = state.capacity.filter(|_| demand > 0.0)?;
+    let workers = MARGIN * demand / (spec.target().utilization * capacity);
+    if fresh && complete {
+        state.sizes.push(workers);
+        let keep = (spec.timing.sated_windows.max(1) as usize).min(MAX_SIZES);
+        let surplus = state.sizes.len().saturating_sub(keep);
+        state.sizes.drain(..surplus);
+    }
+    Some(Size { demand, capacity, workers, complete })
+}
+
+/// Learns what part of their CPU workers reach: while ranks starve, what is seen; else no less than what is seen. When it is a part, more
+/// CPU in each would not help, and each makes less than its busy time says.
+pub(crate) fn learn_reach(signals: &Signals, starving: bool, state: &mut State) {
+    let Some(utilization) = signals.workers.utilization.filter(|share| (0.05..=1.5).contains(share)) else {
+        return;
+    };
+    let reached = if utilization >= BUSY { 1.0 } else { utilization };
+    let before = state.reach.unwrap_or(1.0);
+    state.reach = if starving { smooth(state.reach, Some(reached)) } else { Some(before.max(reached)) };
+}
+
+/// The size when workers reach only a part of their CPU.
+pub(crate) fn by_reach(size: Size, state: &State) -> f64 {
+    size.workers / state.reach.unwrap_or(1.0).clamp(0.05, 1.0)
+}
