@@ -9,11 +9,10 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use aho_corasick::AhoCorasick;
 use serde_json::Value;
 
 use crate::record::{Conversation, Part, Role};
-use crate::tokenizer::{AddedToken, TokenizerError, leftmost_longest};
+use crate::tokenizer::{AddedToken, Finder, TokenizerError};
 
 /// Where private characters begin: supplementary private use area B, which no text should hold.
 const PRIVATE_FIRST: u32 = 0x10_0000;
@@ -46,8 +45,8 @@ pub(crate) struct ControlToken {
 /// All control tokens of a tokenizer and template.
 pub(crate) struct Controls {
     tokens: Vec<ControlToken>,
-    every: Option<AhoCorasick>,
-    turn: Option<AhoCorasick>,
+    every: Option<Finder>,
+    turn: Option<Finder>,
     /// Index in the `turn` automaton → index in `tokens`.
     turn_indices: Vec<usize>,
 }
@@ -83,11 +82,11 @@ impl Controls {
         if tokens.len() > WINDOW as usize {
             return Err(TokenizerError::AddedTokens { why: "more than 256 are control tokens" });
         }
-        let automaton = |contents: Vec<String>| -> Result<Option<AhoCorasick>, TokenizerError> {
+        let automaton = |contents: Vec<String>| -> Result<Option<Finder>, TokenizerError> {
             if contents.is_empty() {
                 return Ok(None);
             }
-            leftmost_longest(&contents).map(Some)
+            Finder::new(&contents).map(Some)
         };
         let turn_indices: Vec<usize> =
             tokens.iter().enumerate().filter(|(_, token)| token.turn).map(|(index, _)| index).collect();
@@ -315,16 +314,21 @@ impl Hider<'_> {
     pub(crate) fn restore(&self, rendered: &str) -> (String, Vec<Cut>) {
         let mut text = String::with_capacity(rendered.len() + 64);
         let mut cuts = Vec::new();
-        for character in rendered.chars() {
-            match self.token(character) {
-                None => text.push(character),
-                Some((token, control)) => {
-                    let start = text.len();
-                    text.push_str(&control.content);
-                    cuts.push(Cut { range: start..text.len(), token });
-                }
+        let mut done = 0;
+        // Private characters are of plane 16, whose characters begin with this byte and no others do.
+        for place in memchr::memchr_iter(0xF4, rendered.as_bytes()) {
+            let Some(character) = rendered.get(place..).and_then(|rest| rest.chars().next()) else {
+                continue;
+            };
+            if let Some((token, control)) = self.token(character) {
+                text.push_str(rendered.get(done..place).unwrap_or_default());
+                let start = text.len();
+                text.push_str(&control.content);
+                cuts.push(Cut { range: start..text.len(), token });
+                done = place + character.len_utf8();
             }
         }
+        text.push_str(rendered.get(done..).unwrap_or_default());
         (text, cuts)
     }
 }

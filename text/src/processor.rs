@@ -27,7 +27,7 @@ use crate::fault::FaultClass;
 use crate::record::{Conversation, Role};
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
-use layout::Rendered;
+use layout::{Place, Rendered};
 
 /// Tokenizer, template and rules of one checkpoint, checked against each other. Shared by threads.
 pub struct TextProcessor {
@@ -165,7 +165,7 @@ impl Prepared {
 
     /// Tokens that are learnt; at least one.
     pub fn supervised(&self) -> usize {
-        self.loss_mask.iter().filter(|mask| **mask == 1).count()
+        memchr::memchr_iter(1, &self.loss_mask).count()
     }
 
     /// Writes each image's placeholder as often as the image has merged patches.
@@ -207,8 +207,9 @@ impl TextProcessor {
         self.refuse_unwritten(conversation)?;
         let rendered = self.render(conversation)?;
         rendered.check_messages(conversation)?;
-        let spans = self.supervised_spans(&rendered, conversation)?;
-        let prepared = self.tokenize(&rendered, &spans)?;
+        let places = rendered.template_tokens(&self.tokenizer);
+        let spans = self.supervised_spans(&rendered, &places, conversation)?;
+        let prepared = self.tokenize(&rendered, &places, &spans)?;
         if prepared.images.len() != conversation.images.len() {
             return Err(EncodeError::Placeholders {
                 placeholders: prepared.images.len(),
@@ -327,12 +328,13 @@ impl TextProcessor {
     fn supervised_spans(
         &self,
         rendered: &Rendered,
+        places: &[Place],
         conversation: &Conversation,
     ) -> Result<Vec<Range<usize>>, LayoutError> {
         let turns = if self.template.marks_generation {
             rendered.marks.clone()
         } else {
-            rendered.assistant_turns(&self.tokenizer, self.settings.labels.include_newline)?
+            rendered.assistant_turns(&self.tokenizer, places, self.settings.labels.include_newline)?
         };
         let assistants: Vec<_> =
             conversation.messages.iter().filter(|message| message.role == Role::Assistant).collect();
@@ -353,37 +355,46 @@ impl TextProcessor {
 
     /// Vision tokens come from the template alone, so there are as many as images ask for.
     fn vision_tokens_frame_images(&self, prepared: &Prepared) -> bool {
-        let count = |id: i32| prepared.tokens.iter().filter(|token| **token == id).count();
+        // Rows have fewer than 2^32 tokens: text has fewer bytes.
+        let count =
+            |id: i32| prepared.tokens.iter().map(|token| u32::from(*token == id)).sum::<u32>() as usize;
         let images = prepared.images.len();
         count(self.ids.vision_start) == images
             && count(self.ids.vision_end) == images
             && self.ids.video_pad.is_none_or(|id| count(id) == 0)
     }
 
-    fn tokenize(&self, rendered: &Rendered, spans: &[Range<usize>]) -> Result<Prepared, EncodeError> {
-        let mut row = layout::Row::new(&self.tokenizer, spans);
-        let cuts: &[Cut] = if self.settings.sanitize { &rendered.cuts } else { &[] };
-        let mut done = 0;
-        for cut in cuts {
-            row.text(&rendered.text, done..cut.range.start)?;
-            let ids = self.controls.token(cut.token).map(|token| token.plain_ids.as_slice());
-            row.ids(ids.unwrap_or_default(), &cut.range);
-            done = cut.range.end;
+    fn tokenize(
+        &self,
+        rendered: &Rendered,
+        places: &[Place],
+        spans: &[Range<usize>],
+    ) -> Result<Prepared, EncodeError> {
+        let Rendered { text, cuts, .. } = rendered;
+        let mut row = layout::Row::new(&self.tokenizer, spans, text.len());
+        if self.settings.sanitize {
+            let (mut done, mut rest) = (0, places);
+            for cut in cuts {
+                let before = rest.partition_point(|place| place.range.start < cut.range.start);
+                let (stretch, after) = rest.split_at(before);
+                row.places(text, done..cut.range.start, stretch)?;
+                let ids = self.controls.token(cut.token).map(|token| token.plain_ids.as_slice());
+                row.push(ids.unwrap_or_default(), &cut.range);
+                (done, rest) = (cut.range.end, after);
+            }
+            row.places(text, done..text.len(), rest)?;
+        } else {
+            row.text(text, 0..text.len())?;
         }
-        row.text(&rendered.text, done..rendered.text.len())?;
-        let image_pad = u32::try_from(self.ids.image_pad).ok();
-        let images = row
-            .ids
+        // Ids are checked to fit i32 when the vocabulary is loaded.
+        let tokens: Vec<i32> = row.ids().iter().map(|id| id.cast_signed()).collect();
+        let image_pad = self.ids.image_pad;
+        let images = tokens
             .iter()
             .enumerate()
-            .filter(|(_, id)| Some(**id) == image_pad)
+            .filter(|(_, id)| **id == image_pad)
             .map(|(position, _)| position)
             .collect();
-        Ok(Prepared {
-            // Ids are checked to fit i32 when the vocabulary is loaded.
-            tokens: row.ids.iter().map(|id| i32::try_from(*id).unwrap_or_default()).collect(),
-            loss_mask: row.loss_mask,
-            images,
-        })
+        Ok(Prepared { tokens, loss_mask: row.loss_mask, images })
     }
 }

@@ -6,7 +6,11 @@
 mod builtin;
 mod context;
 mod date;
+mod outline;
 pub(crate) mod python_json;
+#[cfg(test)]
+mod tests;
+mod verbatim;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
@@ -17,6 +21,7 @@ pub use date::{Date, DateError};
 
 use crate::control::{GENERATION_END, GENERATION_START, Hider};
 use crate::record::Conversation;
+use outline::Outlines;
 
 const NAME: &str = "chat";
 
@@ -27,6 +32,8 @@ pub(crate) struct ChatTemplate {
     globals: Vec<(String, Value)>,
     /// The source has `{% generation %}` blocks, which say themselves what is learnt.
     pub marks_generation: bool,
+    /// What it writes around texts, if it is known to copy them.
+    outlines: Option<Outlines>,
 }
 
 /// Why a template could not be compiled or refused a conversation.
@@ -52,7 +59,7 @@ impl ChatTemplate {
         date: Option<Date>,
         globals: Vec<(String, Value)>,
     ) -> Result<Self, TemplateError> {
-        if source.chars().any(|character| u32::from(character) >= 0x10_0000) {
+        if source.chars().any(is_private) {
             return Err(TemplateError::PrivateCharacters);
         }
         if date.is_none() && source.contains("strftime_now") {
@@ -60,16 +67,20 @@ impl ChatTemplate {
         }
         let (source, marks_generation) = mark_generation(source);
         let mut environment = environment().map_err(|error| TemplateError::Compile(error.to_string()))?;
-        environment.add_filter("feedmill_generation", |text: String| {
+        environment.add_filter(verbatim::GENERATION, |text: String| {
             format!("{GENERATION_START}{text}{GENERATION_END}")
         });
         if let Some(date) = date {
             environment.add_function("strftime_now", move |format: String, _: Kwargs| date.format(&format));
         }
+        // Arguments may hold the characters that mark texts in outlines.
+        let marked = globals.iter().any(|(_, value)| value.to_string().chars().any(is_private));
+        let outlines =
+            (!marked && verbatim::copies_texts(&source, environment.syntax().clone())).then(Outlines::new);
         environment
             .add_template_owned(NAME, source)
             .map_err(|error| TemplateError::Compile(error.to_string()))?;
-        Ok(Self { environment, globals, marks_generation })
+        Ok(Self { environment, globals, marks_generation, outlines })
     }
 
     /// The whole conversation at once, without a prompt for another turn.
@@ -78,10 +89,29 @@ impl ChatTemplate {
         conversation: &Conversation,
         hider: Option<&Hider<'_>>,
     ) -> Result<String, TemplateError> {
+        let outlined = self.outlines.as_ref().and_then(|outlines| {
+            outlines.render(conversation, hider, |messages| {
+                let context = context::with_messages(messages, Value::from(()), &self.globals);
+                self.environment.get_template(NAME).and_then(|template| template.render(context)).ok()
+            })
+        });
+        match outlined {
+            Some(text) => Ok(text),
+            None => self.run(conversation, hider),
+        }
+    }
+
+    /// Runs the template.
+    fn run(&self, conversation: &Conversation, hider: Option<&Hider<'_>>) -> Result<String, TemplateError> {
         let failed = |error: Error| TemplateError::Render(describe(&error));
         let template = self.environment.get_template(NAME).map_err(failed)?;
         template.render(context::build(conversation, hider, &self.globals)).map_err(failed)
     }
+}
+
+/// Whether a character is of plane 16, whose characters mark what templates write.
+fn is_private(character: char) -> bool {
+    u32::from(character) >= 0x10_0000
 }
 
 /// What every template has, a checkpoint's and a data set's: blocks trimmed and nothing escaped, as Hugging Face runs

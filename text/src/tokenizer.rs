@@ -11,7 +11,7 @@ mod file;
 
 use std::borrow::Cow;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, FindIter, MatchKind};
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
 use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization as _, is_nfc_quick};
 
@@ -41,11 +41,17 @@ pub(crate) struct Tokenizer {
     raw: Matcher,
     /// Over `added`, those matched after it.
     normalized: Matcher,
+    /// The ids of what templates write between added tokens, see [`TEMPLATE_PIECES`].
+    pieces: Vec<(&'static str, Vec<u32>)>,
 }
+
+/// What templates write between added tokens again and again. A call of the library costs more than these are long, so
+/// their ids are asked for once.
+const TEMPLATE_PIECES: [&str; 4] = ["\n", "user\n", "assistant\n", "system\n"];
 
 /// Finds some of the added tokens, leftmost first and then longest, as the reference does.
 struct Matcher {
-    automaton: Option<AhoCorasick>,
+    automaton: Option<Finder>,
     /// Pattern number → index into `added`.
     indices: Vec<usize>,
 }
@@ -53,7 +59,7 @@ struct Matcher {
 impl Matcher {
     fn new(patterns: Vec<(usize, String)>) -> Result<Self, TokenizerError> {
         let (indices, contents): (Vec<usize>, Vec<String>) = patterns.into_iter().unzip();
-        let automaton = if contents.is_empty() { None } else { Some(leftmost_longest(&contents)?) };
+        let automaton = if contents.is_empty() { None } else { Some(Finder::new(&contents)?) };
         Ok(Self { automaton, indices })
     }
 
@@ -67,12 +73,48 @@ impl Matcher {
     }
 }
 
-/// An automaton that finds `contents` leftmost first and then longest.
-pub(crate) fn leftmost_longest(contents: &[String]) -> Result<AhoCorasick, TokenizerError> {
-    AhoCorasick::builder()
-        .match_kind(MatchKind::LeftmostLongest)
-        .build(contents)
-        .map_err(|_| TokenizerError::AddedTokens { why: "they are too many or too long" })
+/// Finds texts, leftmost first and then longest.
+pub(crate) struct Finder {
+    automaton: AhoCorasick,
+    /// The bytes that the texts begin with; empty if they are more than three.
+    first: Vec<u8>,
+}
+
+impl Finder {
+    pub(crate) fn new(contents: &[String]) -> Result<Self, TokenizerError> {
+        let automaton = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(contents)
+            .map_err(|_| TokenizerError::AddedTokens { why: "they are too many or too long" })?;
+        let mut first: Vec<u8> =
+            contents.iter().filter_map(|content| content.as_bytes().first()).copied().collect();
+        first.sort_unstable();
+        first.dedup();
+        if first.len() > 3 {
+            first.clear();
+        }
+        Ok(Self { automaton, first })
+    }
+
+    /// Where the first of the texts can begin. Most texts of records have no such place, and looking for bytes costs a
+    /// tenth of starting the automaton.
+    fn place(&self, text: &str) -> Option<usize> {
+        match *self.first {
+            [one] => memchr::memchr(one, text.as_bytes()),
+            [one, two] => memchr::memchr2(one, two, text.as_bytes()),
+            [one, two, three] => memchr::memchr3(one, two, three, text.as_bytes()),
+            _ => Some(0),
+        }
+    }
+
+    pub(crate) fn find_iter<'a>(&'a self, text: &'a str) -> impl Iterator<Item = aho_corasick::Match> + 'a {
+        let found: Option<FindIter<'_, '_>> = self.place(text).map(|_| self.automaton.find_iter(text));
+        found.into_iter().flatten()
+    }
+
+    pub(crate) fn is_match(&self, text: &str) -> bool {
+        self.place(text).is_some_and(|_| self.automaton.is_match(text))
+    }
 }
 
 /// Why text could not be tokenized.
@@ -105,8 +147,7 @@ impl Tokenizer {
         if let Some(token) = self.added_by_content(content) {
             return Some(token.id);
         }
-        let mut ids = Vec::new();
-        self.encode_model(content, &mut ids).ok()?;
+        let ids = self.model_ids(content).ok()?;
         match ids[..] {
             [id] => Some(id),
             _ => None,
@@ -132,38 +173,59 @@ impl Tokenizer {
         }
     }
 
-    /// Appends the ids of a normalised stretch without raw added tokens, and checks that they cover it.
-    pub(crate) fn encode(&self, normalized: &str, out: &mut Vec<u32>) -> Result<(), TokenizeError> {
-        let first = out.len();
-        if self.normalized.automaton.is_none() {
-            self.encode_model(normalized, out)?;
-        } else {
-            let mut done = 0;
-            for (index, start, end) in self.normalized.find(normalized) {
-                self.encode_model(normalized.get(done..start).unwrap_or_default(), out)?;
-                out.extend(self.added.get(index).map(|token| token.id));
-                done = end;
+    /// The ids of a stretch that templates write often, if `text` is one.
+    pub(crate) fn template_piece(&self, text: &str) -> Option<&[u32]> {
+        let known = self.pieces.iter().find(|(known, _)| *known == text);
+        known.map(|(_, ids)| ids.as_slice())
+    }
+
+    /// Asks the library for the ids of [`TEMPLATE_PIECES`].
+    fn learn_pieces(&mut self) -> Result<(), TokenizeError> {
+        for piece in TEMPLATE_PIECES {
+            let mut tokens = Vec::new();
+            let covered = self.encode(piece, &mut tokens).map(|()| self.covered(&tokens))?;
+            // What does not cover its text is an error where it is met.
+            if covered == piece.len() {
+                self.pieces.push((piece, PipelineToken::cast_slice(&tokens).to_vec()));
             }
-            self.encode_model(normalized.get(done..).unwrap_or_default(), out)?;
-        }
-        let covered = out.iter().skip(first).map(|id| self.length(*id)).sum::<usize>();
-        if covered != normalized.len() {
-            return Err(TokenizeError::Extent { covered, length: normalized.len() });
         }
         Ok(())
     }
 
-    /// Appends the ids of text in which no added token is known.
-    pub(crate) fn encode_model(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizeError> {
+    /// Appends the tokens of a normalised stretch without raw added tokens. The caller checks that they cover it.
+    pub(crate) fn encode(&self, normalized: &str, out: &mut Vec<PipelineToken>) -> Result<(), TokenizeError> {
+        if self.normalized.automaton.is_none() {
+            return self.encode_model(normalized, out);
+        }
+        let mut done = 0;
+        for (index, start, end) in self.normalized.find(normalized) {
+            self.encode_model(normalized.get(done..start).unwrap_or_default(), out)?;
+            out.extend(self.added.get(index).map(|token| PipelineToken::from(token.id)));
+            done = end;
+        }
+        self.encode_model(normalized.get(done..).unwrap_or_default(), out)
+    }
+
+    /// Appends the tokens of text in which no added token is known.
+    fn encode_model(&self, text: &str, out: &mut Vec<PipelineToken>) -> Result<(), TokenizeError> {
         if text.is_empty() {
             return Ok(());
         }
-        let mut tokens: Vec<PipelineToken> = Vec::with_capacity(text.len() / 3 + 8);
         self.pipeline
-            .encode_into(text, &self.options, &mut tokens)
-            .map_err(|error| TokenizeError::Library(error.to_string()))?;
-        out.extend_from_slice(PipelineToken::cast_slice(&tokens));
-        Ok(())
+            .encode_into(text, &self.options, out)
+            .map_err(|error| TokenizeError::Library(error.to_string()))
+    }
+
+    /// The ids of text in which no added token is known.
+    pub(crate) fn model_ids(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
+        let mut tokens = Vec::new();
+        self.encode_model(text, &mut tokens)?;
+        Ok(PipelineToken::cast_slice(&tokens).to_vec())
+    }
+
+    /// Bytes of normalised text that tokens stand for.
+    pub(crate) fn covered(&self, tokens: &[PipelineToken]) -> usize {
+        PipelineToken::cast_slice(tokens).iter().map(|id| self.length(*id)).sum()
     }
 
     /// Bytes of normalised text that an id stands for; 0 for an unknown id.

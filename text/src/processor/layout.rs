@@ -8,6 +8,7 @@ use std::ops::Range;
 use crate::control::{Cut, GENERATION_END, GENERATION_START};
 use crate::record::{Conversation, Part, Role};
 use crate::tokenizer::{TokenizeError, Tokenizer};
+use tokenizers::pipeline::PipelineToken;
 
 pub(crate) const TURN_START: &str = "<|im_start|>";
 pub(crate) const TURN_END: &str = "<|im_end|>";
@@ -60,13 +61,15 @@ impl Rendered {
     pub(super) fn assistant_turns(
         &self,
         tokenizer: &Tokenizer,
+        places: &[Place],
         include_newline: bool,
     ) -> Result<Vec<Range<usize>>, LayoutError> {
         let mut turns = Vec::new();
         // Some(content start) within an assistant turn, Some(None) within another one.
         let mut open: Option<Option<usize>> = None;
-        for (content, range) in self.template_tokens(tokenizer) {
-            match (content, open) {
+        for Place { token, range } in places {
+            let Some(token) = tokenizer.added().get(*token) else { continue };
+            match (token.content.as_str(), open) {
                 (TURN_START, None) => {
                     let body = self.text.get(range.end..).unwrap_or_default();
                     let is_assistant = body.starts_with(ASSISTANT_HEADER);
@@ -89,20 +92,20 @@ impl Rendered {
         Ok(turns)
     }
 
-    /// Added tokens in the text but those that the record wrote and that are hidden.
-    fn template_tokens<'a>(
-        &'a self,
-        tokenizer: &'a Tokenizer,
-    ) -> impl Iterator<Item = (&'a str, Range<usize>)> + 'a {
+    /// Added tokens in the text but those that the record wrote and that are hidden, in order.
+    pub(super) fn template_tokens(&self, tokenizer: &Tokenizer) -> Vec<Place> {
+        let mut places = Vec::new();
         let starts = std::iter::once(0).chain(self.cuts.iter().map(|cut| cut.range.end));
         let ends = self.cuts.iter().map(|cut| cut.range.start).chain(std::iter::once(self.text.len()));
-        starts.zip(ends).flat_map(move |(start, end)| {
+        for (start, end) in starts.zip(ends) {
             let text = self.text.get(start..end).unwrap_or_default();
-            tokenizer.find_added(text).filter_map(move |(index, from, to)| {
-                let token = tokenizer.added().get(index)?;
-                Some((token.content.as_str(), start + from..start + to))
-            })
-        })
+            places.extend(
+                tokenizer
+                    .find_added(text)
+                    .map(|(token, from, to)| Place { token, range: start + from..start + to }),
+            );
+        }
+        places
     }
 
     /// Every message but the assistant's is in the text, in order, apart from white space at its ends. What templates do
@@ -116,7 +119,7 @@ impl Rendered {
             for part in &message.parts {
                 let Part::Text(text) = part else { continue };
                 let rest = self.text.get(from..).unwrap_or_default();
-                match rest.find(text.trim()) {
+                match find(rest, text.trim()) {
                     Some(at) => from += at + text.trim().len(),
                     None => return Err(LayoutError::LeftOut { message: index }),
                 }
@@ -124,6 +127,30 @@ impl Rendered {
         }
         Ok(())
     }
+}
+
+/// A token of the tokenizer in rendered text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Index into the tokenizer's added tokens.
+    pub token: usize,
+    pub range: Range<usize>,
+}
+
+/// [`str::find`], faster for long texts that are there: preparing a search for a whole text costs more than the search.
+fn find(text: &str, wanted: &str) -> Option<usize> {
+    /// Bytes that are looked for first.
+    const HEAD: usize = 16;
+    /// Places that begin like `wanted` and go on otherwise, before it is looked for as a whole: texts that repeat
+    /// themselves would make this slow.
+    const TRIES: usize = 8;
+    let Some(head) = wanted.as_bytes().get(..HEAD) else { return text.find(wanted) };
+    for place in memchr::memmem::find_iter(text.as_bytes(), head).take(TRIES) {
+        if text.as_bytes().get(place..).is_some_and(|rest| rest.starts_with(wanted.as_bytes())) {
+            return Some(place);
+        }
+    }
+    text.find(wanted)
 }
 
 /// Takes generation marks out of rendered text, and moves `cuts` along.
@@ -153,17 +180,24 @@ pub(super) fn take_marks(marked: &str, mut cuts: Vec<Cut>) -> Result<Rendered, L
     Ok(Rendered { text, cuts, marks })
 }
 
-/// Collects ids and the loss mask, from the front of the text to its end.
+/// Collects tokens and the loss mask, from the front of the text to its end.
 pub(crate) struct Row<'a> {
     tokenizer: &'a Tokenizer,
     spans: &'a [Range<usize>],
-    pub ids: Vec<u32>,
+    tokens: Vec<PipelineToken>,
     pub loss_mask: Vec<u8>,
 }
 
 impl<'a> Row<'a> {
-    pub(crate) fn new(tokenizer: &'a Tokenizer, spans: &'a [Range<usize>]) -> Self {
-        Self { tokenizer, spans, ids: Vec::new(), loss_mask: Vec::new() }
+    /// For a text of so many bytes; `spans` are learnt, in order.
+    pub(crate) fn new(tokenizer: &'a Tokenizer, spans: &'a [Range<usize>], text_len: usize) -> Self {
+        // Prose has about four bytes a token.
+        let tokens = text_len / 3 + 8;
+        Self { tokenizer, spans, tokens: Vec::with_capacity(tokens), loss_mask: Vec::with_capacity(tokens) }
+    }
+
+    pub(crate) fn ids(&self) -> &[u32] {
+        PipelineToken::cast_slice(&self.tokens)
     }
 
     /// Whether a token that stands for `range` is learnt: token start < span end and token end > span start.
@@ -178,25 +212,39 @@ impl<'a> Row<'a> {
     }
 
     /// Ids that together stand for one stretch.
-    pub(super) fn ids(&mut self, ids: &[u32], range: &Range<usize>) {
+    pub(super) fn push(&mut self, ids: &[u32], range: &Range<usize>) {
         let mask = u8::from(self.is_supervised(range));
-        self.ids.extend_from_slice(ids);
-        self.loss_mask.resize(self.ids.len(), mask);
+        self.tokens.extend(ids.iter().map(|id| PipelineToken::from(*id)));
+        self.loss_mask.resize(self.tokens.len(), mask);
     }
 
     /// A stretch that is encoded in one piece: added tokens, and the text between them.
     pub(crate) fn text(&mut self, text: &str, range: Range<usize>) -> Result<(), TokenizeError> {
         let stretch = text.get(range.clone()).unwrap_or_default();
-        let mut done = 0;
         let tokenizer = self.tokenizer;
-        for (index, start, end) in tokenizer.find_added(stretch) {
-            self.piece(stretch.get(done..start).unwrap_or_default(), range.start + done)?;
-            if let Some(token) = tokenizer.added().get(index) {
-                self.ids(&[token.id], &(range.start + start..range.start + end));
+        let places: Vec<Place> = tokenizer
+            .find_added(stretch)
+            .map(|(token, start, end)| Place { token, range: range.start + start..range.start + end })
+            .collect();
+        self.places(text, range, &places)
+    }
+
+    /// The same where the added tokens are known.
+    pub(super) fn places(
+        &mut self,
+        text: &str,
+        range: Range<usize>,
+        places: &[Place],
+    ) -> Result<(), TokenizeError> {
+        let mut done = range.start;
+        for Place { token, range } in places {
+            self.piece(text.get(done..range.start).unwrap_or_default(), done)?;
+            if let Some(token) = self.tokenizer.added().get(*token) {
+                self.push(&[token.id], range);
             }
-            done = end;
+            done = range.end;
         }
-        self.piece(stretch.get(done..).unwrap_or_default(), range.start + done)
+        self.piece(text.get(done..range.end).unwrap_or_default(), done)
     }
 
     /// Text without added tokens, which begins at `start` of the rendered text.
@@ -205,33 +253,50 @@ impl<'a> Row<'a> {
             return Ok(());
         }
         let range = start..start + piece.len();
-        let normalized = self.tokenizer.normalize(piece);
-        let first = self.ids.len();
-        self.tokenizer.encode(&normalized, &mut self.ids)?;
         let whole = self.overlapping(&range).any(|span| span.start <= range.start && span.end >= range.end);
-        self.loss_mask.resize(self.ids.len(), u8::from(whole));
-        if whole || !self.is_supervised(&range) {
+        let split = !whole && self.is_supervised(&range);
+        if !split && let Some(ids) = self.tokenizer.template_piece(piece) {
+            self.push(ids, &range);
             return Ok(());
         }
-        let mut learnt = Vec::new();
-        for span in self.overlapping(&range) {
-            let from = span.start.max(range.start) - start;
-            let to = span.end.min(range.end) - start;
-            learnt.push(
-                self.normalized_offset(piece, &normalized, from)?
-                    ..self.normalized_offset(piece, &normalized, to)?,
-            );
+        let normalized = self.tokenizer.normalize(piece);
+        let first = self.tokens.len();
+        self.tokenizer.encode(&normalized, &mut self.tokens)?;
+        self.loss_mask.resize(self.tokens.len(), u8::from(whole));
+        let tokens = self.tokens.get(first..).unwrap_or_default();
+        let extent = |covered| {
+            let length = normalized.len();
+            if covered == length { Ok(()) } else { Err(TokenizeError::Extent { covered, length }) }
+        };
+        if !split {
+            return extent(self.tokenizer.covered(tokens));
         }
+        let learnt = self.learnt(piece, &normalized, &range);
+        let mut spans = learnt.as_deref().unwrap_or_default().iter().peekable();
         let mut token_start = 0;
         let masks = self.loss_mask.iter_mut().skip(first);
-        for (id, mask) in self.ids.iter().skip(first).zip(masks) {
+        for (id, mask) in PipelineToken::cast_slice(tokens).iter().zip(masks) {
             let token_end = token_start + self.tokenizer.length(*id);
-            if learnt.iter().any(|span| token_start < span.end && token_end > span.start) {
-                *mask = 1;
-            }
+            // Spans are in order, so the first that does not end before the token begins first as well.
+            while spans.next_if(|span| span.end <= token_start).is_some() {}
+            *mask = u8::from(spans.peek().is_some_and(|span| token_end > span.start));
             token_start = token_end;
         }
-        Ok(())
+        extent(token_start)?;
+        learnt.map(|_| ())
+    }
+
+    /// The learnt stretches of a piece, as places in its normalised text.
+    fn learnt(
+        &self,
+        piece: &str,
+        normalized: &str,
+        range: &Range<usize>,
+    ) -> Result<Vec<Range<usize>>, TokenizeError> {
+        let offset = |place: usize| self.normalized_offset(piece, normalized, place - range.start);
+        self.overlapping(range)
+            .map(|span| Ok(offset(span.start.max(range.start))?..offset(span.end.min(range.end))?))
+            .collect()
     }
 
     /// Where a place in a piece is after normalisation. The place must not be within what is composed to one character.

@@ -151,11 +151,10 @@ impl TextProcessor {
             .collect();
         let mut plain_error = None;
         let controls = Controls::new(tokenizer.added(), &source, &ends, |content| {
-            let mut plain = Vec::new();
-            if let Err(error) = tokenizer.encode_model(content, &mut plain) {
+            tokenizer.model_ids(content).unwrap_or_else(|error| {
                 plain_error = Some(error);
-            }
-            plain
+                Vec::new()
+            })
         })?;
         if let Some(error) = plain_error {
             return Err(LoadError::Probe(Box::new(error.into())));

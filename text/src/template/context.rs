@@ -17,26 +17,58 @@ pub(super) fn build(
     hider: Option<&Hider<'_>>,
     globals: &[(String, Value)],
 ) -> Value {
-    let mut context: BTreeMap<String, Value> = globals.iter().cloned().collect();
     let messages: Vec<Value> =
         conversation.messages.iter().map(|message| build_message(message, hider)).collect();
-    context.insert("messages".into(), Value::from_object(messages));
     let tools = if conversation.tools.is_empty() {
         Value::from(())
     } else {
         conversation.tools.iter().map(|tool| json(tool, hider)).collect()
     };
+    with_messages(Value::from_object(messages), tools, globals)
+}
+
+/// What a template reads, with these messages and tools.
+pub(super) fn with_messages(messages: Value, tools: Value, globals: &[(String, Value)]) -> Value {
+    let mut context: BTreeMap<String, Value> = globals.iter().cloned().collect();
+    context.insert("messages".into(), messages);
     context.insert("tools".into(), tools);
     context.insert("documents".into(), Value::from(()));
     context.insert("add_generation_prompt".into(), Value::from(false));
     Value::from_object(context)
 }
 
-fn build_message(message: &Message, hider: Option<&Hider<'_>>) -> Value {
-    let hide = match hider {
+/// What is hidden in the content of a message.
+fn hide(message: &Message, hider: Option<&Hider<'_>>) -> Hide {
+    match hider {
         Some(hider) if message.role == Role::Assistant => hider.assistant(),
         _ => Hide::Every,
-    };
+    }
+}
+
+/// The texts of all messages' contents, in order, as [`build`] gives them to a template.
+pub(super) fn texts<'t>(conversation: &'t Conversation, hider: Option<&Hider<'_>>) -> Vec<Cow<'t, str>> {
+    let mut texts = Vec::with_capacity(2 * conversation.messages.len());
+    for message in &conversation.messages {
+        let runs = message.parts.chunk_by(|left, right| is_text(left) && is_text(right));
+        for run in runs {
+            match (run, hider) {
+                ([Part::Image(_)], _) => {}
+                ([Part::Text(text)], hider) => texts.push(hidden(text, hider, hide(message, hider))),
+                (run, Some(hider)) => {
+                    texts.extend(hider.hide_run(run, hide(message, Some(hider))).into_iter().map(Cow::Owned));
+                }
+                (run, None) => texts.extend(run.iter().filter_map(|part| match part {
+                    Part::Text(text) => Some(Cow::Borrowed(text.as_str())),
+                    Part::Image(_) => None,
+                })),
+            }
+        }
+    }
+    texts
+}
+
+fn build_message(message: &Message, hider: Option<&Hider<'_>>) -> Value {
+    let hide = hide(message, hider);
     let content = match message.parts.as_slice() {
         [] => Value::from(""),
         [Part::Text(text)] => Value::from(hidden(text, hider, hide)),

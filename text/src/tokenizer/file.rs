@@ -173,7 +173,7 @@ impl Tokenizer {
                 .map(|(index, token)| (index, token.content.clone()))
                 .collect()
         };
-        Ok(Self {
+        let mut tokenizer = Self {
             options: Self::options(),
             nfc,
             raw: Matcher::new(patterns(false))?,
@@ -181,7 +181,10 @@ impl Tokenizer {
             pipeline,
             lengths,
             added,
-        })
+            pieces: Vec::new(),
+        };
+        tokenizer.learn_pieces().map_err(|error| TokenizerError::Library(error.to_string()))?;
+        Ok(tokenizer)
     }
 }
 
