@@ -90,10 +90,11 @@ impl ChatTemplate {
         hider: Option<&Hider<'_>>,
     ) -> Result<String, TemplateError> {
         let outlined = self.outlines.as_ref().and_then(|outlines| {
-            outlines.render(conversation, hider, |messages| {
+            let run = |messages| {
                 let context = context::with_messages(messages, Value::from(()), &self.globals);
                 self.environment.get_template(NAME).and_then(|template| template.render(context)).ok()
-            })
+            };
+            outlines.render(conversation, hider, run, || self.run(conversation, hider).ok())
         });
         match outlined {
             Some(text) => Ok(text),

@@ -51,12 +51,15 @@ impl Outlines {
         Self((0..SHAPES).map(|_| OnceLock::new()).collect())
     }
 
-    /// What a template writes for a conversation, with control tokens in texts hidden; `run` runs the template.
+    /// What a template writes for a conversation, with control tokens in texts hidden. `run` runs the template over marked
+    /// messages, `written` over the conversation itself: the first of each shape goes both ways, and a shape whose ways
+    /// differ is not outlined.
     pub(super) fn render(
         &self,
         conversation: &Conversation,
         hider: Option<&Hider<'_>>,
         run: impl FnOnce(Value) -> Option<String>,
+        written: impl FnOnce() -> Option<String>,
     ) -> Option<String> {
         let shape = shape(conversation)?;
         let mut hasher = DefaultHasher::new();
@@ -75,6 +78,9 @@ impl Outlines {
         }
         let outline = run(marked(conversation)).and_then(|rendered| Outline::read(&rendered));
         let text = outline.as_ref().and_then(|outline| outline.fill(conversation, hider));
+        // A text that cannot be filled in says nothing of the outline.
+        let outline = outline.filter(|_| text.is_none() || text == written());
+        let text = text.filter(|_| outline.is_some());
         let mut known = (shape.into_boxed_slice(), outline);
         for place in places {
             match place.set(known) {

@@ -258,3 +258,20 @@ proptest! {
         }
     }
 }
+
+/// As if the proof were wrong.
+#[test]
+fn a_shape_whose_outline_differs_from_what_is_written_runs_the_template() {
+    let outlines = Outlines::new();
+    let copy = compiled("{% for m in messages %}{{ m.content }}{% endfor %}");
+    let said = |times| conversation(vec![(Role::User, vec![Some("a".to_owned())]); times]);
+    let render = |times: usize, written: &str| {
+        let run = |messages| {
+            let context = context::with_messages(messages, Value::from(()), &copy.globals);
+            copy.environment.get_template(NAME).and_then(|template| template.render(context)).ok()
+        };
+        outlines.render(&said(times), None, run, || Some(written.to_owned()))
+    };
+    assert_eq!([render(1, "b"), render(1, "a")], [None, None], "it stays so for this shape");
+    assert_eq!([render(2, "aa"), render(2, "never asked")], [Some("aa".to_owned()), Some("aa".to_owned())]);
+}
