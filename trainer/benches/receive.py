@@ -122,12 +122,15 @@ def warm(made: feedmill.Loader) -> None:
     next(made)
 
 
-def paced(made: feedmill.Loader, count: int, batches_per_second: float) -> None:
-    """Reads so many batches at so many a second, as a trainer does."""
-    begun = time.monotonic()
+def paced(made: feedmill.Loader | None, count: int, batches_per_second: float) -> float:
+    """Reads so many batches at so many a second, as a trainer does; without a loader it only wakes as often. Gives the CPU seconds of this thread: it cannot have held Python's
+    lock for longer than that and the time for which it held the lock without a core."""
+    begun, used = time.monotonic(), time.thread_time()
     for number in range(count):
         time.sleep(max(begun + number / batches_per_second - time.monotonic(), 0))
-        next(made)
+        if made is not None:
+            next(made)
+    return time.thread_time() - used
 
 
 def other_process(arguments: argparse.Namespace, source: str) -> subprocess.Popen[str]:
@@ -152,23 +155,23 @@ def receive(arguments: argparse.Namespace) -> None:
 def lock_loss(arguments: argparse.Namespace, source: str) -> dict[str, Any]:
     mine = loader(source, arguments.samples, arguments.micro_batch)
     mine.wait_ready()
-    losses, rates = [], []
+    losses, rates, reading = [], [], []
+    count = arguments.samples // arguments.micro_batch - 1
     with other_process(arguments, source) as other:
         assert other.stdin is not None and other.stdout is not None
 
-        def tell(what: str) -> None:
-            assert other.stdin is not None and other.stdout is not None
+        for _ in range(arguments.rounds):
             other.stdin.write("go\n")
             other.stdin.flush()
-            assert other.stdout.readline() == f"{what}\n"
-
-        for _ in range(arguments.rounds):
-            tell("warm")
+            assert other.stdout.readline() == "warm\n"
             with Spinner() as beside:
-                tell("done")
+                other.stdin.write("go\n")
+                other.stdin.flush()
+                paced(None, count, arguments.pace)
+                assert other.stdout.readline() == "done\n"
             warm(mine)
             with Spinner() as within:
-                paced(mine, arguments.samples // arguments.micro_batch - 1, arguments.pace)
+                reading.append(paced(mine, count, arguments.pace) / count)
             losses.append(1 - within.rate / beside.rate)
             rates.append(beside.rate)
         other.stdin.close()
@@ -176,6 +179,8 @@ def lock_loss(arguments: argparse.Namespace, source: str) -> dict[str, Any]:
     return {
         "loss_percent_median": round(100 * statistics.median(losses), 2),
         "loss_percent_each": [round(100 * loss, 2) for loss in losses],
+        "reading_thread_cpu_ms_per_batch": round(1e3 * statistics.median(reading), 3),
+        "reading_thread_busy_percent": round(100 * statistics.median(reading) * arguments.pace, 2),
         "batches_per_second": arguments.pace,
         "loops_per_second": round(statistics.median(rates)),
     }

@@ -94,6 +94,8 @@ def steady(source: list[str], micro_batch: int, global_batch: int, begin: int, s
                 waited += time.monotonic() - asked
                 time.sleep(step_seconds / parts)
             waits.append(waited)
+    if os.environ.get("FEEDMILL_BENCH_EACH"):
+        print([round(1e3 * wait) for wait in waits], flush=True)
     after = waits[1:]
     return {
         "first_step_wait_s": round(waits[0], 3),

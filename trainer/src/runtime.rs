@@ -1,7 +1,9 @@
 //! The one thread that talks to workers, and waiting for it with Python's lock let go.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
@@ -73,7 +75,8 @@ impl Home {
 }
 
 /// Waits for a future with Python's lock let go; Ctrl-C ends the waiting. A future that is dropped then
-/// must lose nothing.
+/// must lose nothing. What is there already is taken without letting go: getting the lock back from a busy
+/// thread costs both of them far more than looking.
 ///
 /// # Errors
 /// What a signal's handler raised.
@@ -82,6 +85,13 @@ pub fn wait<T: Send>(
     handle: &Handle,
     mut future: impl Future<Output = T> + Unpin + Send,
 ) -> PyResult<T> {
+    let looked = poll_fn(|context| match Pin::new(&mut future).poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    });
+    if let Some(output) = handle.block_on(looked) {
+        return Ok(output);
+    }
     loop {
         let waited = py.detach(|| {
             handle.block_on(async { tokio::time::timeout(LOOK_FOR_SIGNALS, &mut future).await.ok() })
