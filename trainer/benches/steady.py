@@ -80,27 +80,43 @@ def capacity(source: list[str], micro_batch: int, begin: int, seconds: float) ->
         return samples / took, begin + samples + 64 * micro_batch
 
 
+def kept_from_a_core() -> float:
+    """Seconds that this thread could have run and had no core."""
+    with open("/proc/thread-self/schedstat") as file:
+        return int(file.read().split()[1]) / 1e9
+
+
 def steady(source: list[str], micro_batch: int, global_batch: int, begin: int, steps: int, step_seconds: float) -> dict[str, Any]:
-    """A trainer that computes (sleeps) for its step, in equal parts for each micro batch."""
+    """A trainer that computes (sleeps) for its step, in equal parts for each micro batch. Where trainer, fleet and others share the
+    cores, it also waits for a core with its batch in hand: that time is counted apart."""
     parts = global_batch // micro_batch
-    waits: list[float] = []
+    waits, without_core, least = [], [], []
     begin -= begin % global_batch
     with loader(source, micro_batch, global_batch, consumed=begin, window=2 * parts) as made:
         for _ in range(steps):
-            waited = 0.0
+            waited, kept, ready = 0.0, 0.0, 2 * parts
             for _ in range(parts):
-                asked = time.monotonic()
+                ready = min(ready, made.stats().get("ready", 0))
+                asked, kept_before = time.monotonic(), kept_from_a_core()
                 next(made)
                 waited += time.monotonic() - asked
+                kept += kept_from_a_core() - kept_before
                 time.sleep(step_seconds / parts)
-            waits.append(waited)
-    if os.environ.get("FEEDMILL_BENCH_EACH"):
-        print([round(1e3 * wait) for wait in waits], flush=True)
+            waits.append(waited - kept)
+            without_core.append(kept)
+            least.append(ready)
     after = waits[1:]
+    computed = len(after) * step_seconds
+
+    def percent(waited: float) -> float:
+        return round(100 * waited / (waited + computed), 2)
+
     return {
         "first_step_wait_s": round(waits[0], 3),
-        "wait_percent": round(100 * sum(after) / (sum(after) + len(after) * step_seconds), 2),
+        "wait_percent": percent(sum(after)),
+        "wait_percent_with_waiting_for_a_core": percent(sum(after) + sum(without_core[1:])),
         "worst_step_wait_ms": round(1e3 * max(after), 1),
+        "least_ready_of": [min(least[1:]), 2 * parts],
         "steps": len(after),
     }
 
