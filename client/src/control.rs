@@ -112,6 +112,7 @@ impl Fleet {
 
     /// What every worker says of itself, all asked at once.
     pub async fn status(&self) -> Vec<(Endpoint, Result<WorkerStatus, ClientError>)> {
+        self.keep();
         let members = self.members();
         let asked = members.iter().map(|member| async {
             let answer = self.control(member, Method::GET, PATH_STATUS, Bytes::new()).await;
@@ -140,6 +141,7 @@ impl Fleet {
     /// A report that no worker would take, ranks that do not agree, none of the first three that takes it.
     pub async fn report(&self, report: &RankReport) -> Result<(), ClientError> {
         report.check()?;
+        self.keep();
         let body = serde_json::to_vec(report)
             .map_err(|error| ClientError::Setting { name: "report", reason: error.to_string() })?;
         let body = Bytes::from(body);

@@ -19,6 +19,12 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Names are not resolved more often than this, also while nobody can be asked.
 const SHORTEST: Duration = Duration::from_secs(1);
 
+/// How often what workers said is compared: what they said is a second old anyway.
+const COMPARE: Duration = Duration::from_millis(250);
+
+/// Workers whose time comes one after another are asked together.
+const SHORTEST_NAP: Duration = Duration::from_millis(10);
+
 /// How long discovery waits for an answer: a resolver that never answers must not stop the others.
 const LONGEST_SEARCH: Duration = Duration::from_secs(30);
 
@@ -33,15 +39,18 @@ impl Fleet {
 }
 
 async fn run(fleet: Weak<Inner>) {
-    let mut looked = None;
+    let (mut looked, mut compared) = (None, None);
+    let due = |then: Option<Instant>, now: Instant, every| then.is_none_or(|then| now - then >= every);
     loop {
         let (nudge, wake) = {
             let Some(inner) = fleet.upgrade() else { return };
             let now = chance::now();
-            let wake = inner.look_after_members(now);
-            if looked.is_none_or(|looked: Instant| now - looked >= LOOK)
-                || (inner.nobody_can_be_asked() && looked.is_none_or(|looked| now - looked >= SHORTEST))
-            {
+            let wake = inner.look_after_members(now).max(now + SHORTEST_NAP);
+            if due(compared, now, COMPARE) {
+                compared = Some(now);
+                inner.compare_members();
+            }
+            if due(looked, now, LOOK) || (due(looked, now, SHORTEST) && inner.nobody_can_be_asked()) {
                 looked = Some(now);
                 inner.search(now);
             }
@@ -71,12 +80,17 @@ impl Inner {
                 _ => {}
             }
         }
+        wake
+    }
+
+    /// Holds what workers said of themselves against each other.
+    fn compare_members(&self) {
+        let members = Arc::clone(&lock(&self.members));
         let loads: Vec<load::Load> = members.iter().map(|member| member.load(|load| load.clone())).collect();
         for (member, capacity) in members.iter().zip(load::capacities(loads.iter())) {
             member.set_capacity(capacity);
         }
         self.mark_twins(&members);
-        wake
     }
 
     /// A worker with two addresses, one of each family, stands in the list twice when its name was resolved. The

@@ -249,7 +249,8 @@ impl Member {
                 answer = Some(asked.await);
             }
             let now = chance::now();
-            let answered = match answer {
+            let before = member.standing("", None);
+            match answer {
                 Some(Ok((status, _, bytes))) => {
                     member.heard();
                     if lock(&member.health).revived() {
@@ -260,16 +261,14 @@ impl Member {
                     {
                         lock(&member.load).read(now, status);
                     }
-                    true
                 }
                 Some(Err(fault)) => {
                     tracing::debug!(worker = %member.endpoint, reason = %fault, "worker does not say how much it has ahead");
-                    false
                 }
-                None => false,
-            };
+                None => {}
+            }
             member.watch(|watch| watch.answered(now));
-            if answered {
+            if member.standing("", None) != before {
                 changed.notify_waiters();
             }
         });
@@ -288,8 +287,11 @@ impl Member {
 
     /// Closes connections that have carried nothing for long.
     pub(crate) fn close_idle(&self, now: Instant) {
-        if lock(&self.watch).is_idle(now, self.timeouts.idle) {
+        let idle = lock(&self.watch).idle(now, self.timeouts.idle);
+        if idle.batches {
             self.bulk.close();
+        }
+        if idle.questions {
             self.control.close();
         }
     }
@@ -399,6 +401,7 @@ impl Member {
         body: Bytes,
     ) -> Result<(StatusCode, HeaderMap, Vec<u8>), Fault> {
         let limit = self.timeouts.control;
+        self.watch(|watch| watch.spoken(chance::now()));
         let exchange = async {
             let mut reopened = false;
             loop {

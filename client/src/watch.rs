@@ -14,6 +14,8 @@ pub(crate) struct Watch {
     used: Option<Instant>,
     heard: Option<Instant>,
     outstanding: usize,
+    /// A question went over the control connection.
+    spoken: Option<Instant>,
     asked_load: Option<Instant>,
     asking_load: bool,
 }
@@ -82,15 +84,28 @@ impl Watch {
         !self.asking_load && self.heard.is_none_or(|heard| now.saturating_duration_since(heard) >= quiet)
     }
 
-    /// True when it was used once, and neither used nor wanted for so long.
-    pub(crate) fn is_idle(&self, now: Instant, idle: Duration) -> bool {
-        let long_ago =
-            |then: Option<Instant>| then.is_none_or(|then| now.saturating_duration_since(then) >= idle);
-        self.outstanding == 0
-            && (self.used.is_some() || self.asked_load.is_some())
-            && long_ago(self.used)
-            && long_ago(self.wanted)
+    /// A question goes over the control connection.
+    pub(crate) fn spoken(&mut self, now: Instant) {
+        self.spoken = Some(now);
     }
+
+    /// Which connections were used once, and not for so long; the one for batches is kept while ranges may be asked.
+    pub(crate) fn idle(&self, now: Instant, idle: Duration) -> Idle {
+        let long_ago = |then: Instant| now.saturating_duration_since(then) >= idle;
+        Idle {
+            batches: self.outstanding == 0
+                && self.used.is_some_and(long_ago)
+                && self.wanted.is_none_or(long_ago),
+            questions: self.spoken.is_some_and(long_ago),
+        }
+    }
+}
+
+/// Connections that carry nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Idle {
+    pub(crate) batches: bool,
+    pub(crate) questions: bool,
 }
 
 #[cfg(test)]
@@ -138,13 +153,19 @@ mod tests {
     fn connections_are_idle_when_nobody_wants_or_uses_them() {
         let mut watch = Watch::default();
         let now = crate::chance::now();
-        assert!(!watch.is_idle(now + IDLE, IDLE), "never opened");
+        let idle = |watch: &Watch, after: Duration| {
+            let Idle { batches, questions } = watch.idle(now + after, IDLE);
+            (batches, questions)
+        };
+        assert_eq!(idle(&watch, IDLE), (false, false), "never opened");
         watch.asked(now);
-        assert!(!watch.is_idle(now + 2 * IDLE, IDLE), "a request is outstanding");
+        watch.spoken(now);
+        assert_eq!(idle(&watch, 2 * IDLE), (false, true), "a request is outstanding");
         watch.ended(now + SECOND);
-        assert!(!watch.is_idle(now + IDLE, IDLE));
-        assert!(watch.is_idle(now + IDLE + SECOND, IDLE));
+        assert_eq!(idle(&watch, IDLE), (false, true));
+        assert_eq!(idle(&watch, IDLE + SECOND), (true, true));
         watch.wanted(now + IDLE, IDLE);
-        assert!(!watch.is_idle(now + IDLE + SECOND, IDLE));
+        watch.spoken(now + IDLE);
+        assert_eq!(idle(&watch, IDLE + SECOND), (false, false));
     }
 }
