@@ -27,6 +27,17 @@ pub(crate) struct Attempt<'a> {
 impl Attempt<'_> {
     /// The batch, or the fault and the number of the connection it happened on.
     pub(crate) async fn at(&self, member: &Member) -> Result<Batch, (Option<u64>, Fault)> {
+        let silence = member.silence();
+        let _outstanding = member.asked(self.request.range.len());
+        tokio::select! {
+            // What has come counts, also when it comes late.
+            biased;
+            answer = self.exchange(member) => answer,
+            () = silence => Err((None, Fault::Silent)),
+        }
+    }
+
+    async fn exchange(&self, member: &Member) -> Result<Batch, (Option<u64>, Fault)> {
         let begin = chance::now();
         let (settings, range) = (self.settings, self.request.range);
         let _place = member.line.place(self.needed_at).await;
@@ -64,6 +75,7 @@ impl Attempt<'_> {
         let answer = session.send(message, timeouts.head).await.map_err(on)?;
         let (head, body) = answer.into_parts();
         let head_came = chance::now();
+        member.heard();
         if head.status != StatusCode::OK {
             let (bytes, _) =
                 link::read_bounded(body, answer::MAX_PROBLEM_BYTES, timeouts.body_stall).await.map_err(on)?;
@@ -73,7 +85,9 @@ impl Attempt<'_> {
         }
         let promised = answer::batch_head(&head.headers, self.request.plan.get(), settings.max_batch_bytes)
             .map_err(on)?;
-        let bytes = link::read_exactly(body, promised.length, timeouts.body_stall).await.map_err(on)?;
+        let heard = || member.heard();
+        let bytes =
+            link::read_exactly(body, promised.length, timeouts.body_stall, heard).await.map_err(on)?;
         answer::batch_bytes(&bytes, range, promised.plan, settings.verify_hashes).map_err(on)?;
         if self.request.plan.fix(promised.plan) != promised.plan {
             let theirs = Some(promised.plan);

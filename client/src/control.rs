@@ -1,12 +1,14 @@
 //! Plans, status and reports, over connections of their own.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use feedmill_protocol::http::{PATH_PLAN, PATH_REPORTS, PATH_STATUS};
+use feedmill_protocol::http::{PATH_PLAN, PATH_REPORTS, PATH_STATUS, problem_kind};
 use feedmill_protocol::model::ModelFacts;
 use feedmill_protocol::plan::{Plan, PlanDigest};
-use feedmill_protocol::report::{RankReport, WorkerStatus};
+use feedmill_protocol::report::{RankReport, RunBegin, WorkerStatus};
 use futures_util::future::join_all;
 use http::{HeaderMap, Method, StatusCode};
 use serde::Deserialize;
@@ -15,11 +17,12 @@ use twox_hash::XxHash3_64;
 use crate::answer;
 use crate::chance;
 use crate::choice::Standing;
-use crate::error::{Attempt, ClientError, SharedHistory};
+use crate::error::{Attempt, ClientError, SharedHistory, lock};
 use crate::fault::Fault;
 use crate::fleet::Fleet;
 use crate::member::Member;
 use crate::settings::Endpoint;
+use crate::tally::Meter;
 
 /// What `/v1/plan` says of one stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,11 +68,14 @@ impl Fleet {
     /// # Errors
     /// A stream that a ready worker does not have, or no answer within `timeouts.total`.
     pub async fn plan(&self, stream: &str) -> Result<StreamPlan, ClientError> {
+        self.keep();
         let timeouts = &self.inner.settings.timeouts;
         let history = SharedHistory::default();
         let begin = chance::now();
         let mut round = 0u32;
         loop {
+            let mut changed = std::pin::pin!(self.inner.changed.notified());
+            changed.as_mut().enable();
             for member in self.members().iter() {
                 history.asking(&member.endpoint);
                 let fault = match self.control(member, Method::GET, PATH_PLAN, Bytes::new()).await {
@@ -89,6 +95,7 @@ impl Fleet {
                     fault,
                 });
             }
+            history.note(self.inner.sources_note());
             round = round.saturating_add(1);
             let again = chance::now() + timeouts.backoff(round, chance::jitter());
             if again - begin >= timeouts.total {
@@ -98,12 +105,14 @@ impl Fleet {
                     history: history.snapshot(),
                 });
             }
-            tokio::time::sleep_until(again).await;
+            // Sooner when a worker is found.
+            let _ = tokio::time::timeout_at(again, changed).await;
         }
     }
 
     /// What every worker says of itself, all asked at once.
     pub async fn status(&self) -> Vec<(Endpoint, Result<WorkerStatus, ClientError>)> {
+        self.keep();
         let members = self.members();
         let asked = members.iter().map(|member| async {
             let answer = self.control(member, Method::GET, PATH_STATUS, Bytes::new()).await;
@@ -125,34 +134,107 @@ impl Fleet {
     }
 
     /// Gives a rank's report to the run's home worker, or to the next in line while that is away; the
-    /// reader of reports merges them.
+    /// reader of reports merges them. A farewell is told all of those in line, since each may have heard of
+    /// the rank.
     ///
     /// # Errors
-    /// A report that no worker would take, or none of the first three that takes it.
+    /// A report that no worker would take, ranks that do not agree, none of the first three that takes it.
     pub async fn report(&self, report: &RankReport) -> Result<(), ClientError> {
         report.check()?;
+        self.keep();
         let body = serde_json::to_vec(report)
             .map_err(|error| ClientError::Setting { name: "report", reason: error.to_string() })?;
         let body = Bytes::from(body);
         let history = SharedHistory::default();
         let begin = chance::now();
-        let members = self.members();
-        let down = |member: &Member| member.standing(&report.stream, None) == Standing::Down;
-        let mut homes: Vec<&Member> = members.iter().map(AsRef::as_ref).collect();
-        homes.sort_by_key(|member| {
-            let weight = rendezvous(&report.run, &member.endpoint);
-            (down(member), std::cmp::Reverse(weight))
-        });
-        for member in homes.into_iter().take(HOMES) {
-            let sent = self.control(member, Method::POST, PATH_REPORTS, body.clone()).await;
-            let Err(fault) = sent else { return Ok(()) };
-            history.push(Attempt { worker: member.endpoint.clone(), after: chance::now() - begin, fault });
+        let homes = self.homes(&report.run);
+        let send = |member: Arc<Member>| {
+            let body = body.clone();
+            async move {
+                let sent = self.control(&member, Method::POST, PATH_REPORTS, body).await;
+                (member, sent)
+            }
+        };
+        if report.farewell {
+            let told = join_all(homes.into_iter().map(send)).await;
+            if told.iter().any(|(_, sent)| sent.is_ok()) {
+                return Ok(());
+            }
+            for (member, sent) in told {
+                let Err(fault) = sent else { continue };
+                let after = chance::now() - begin;
+                history.push(Attempt { worker: member.endpoint.clone(), after, fault });
+            }
+        } else {
+            for member in homes {
+                let (member, sent) = send(member).await;
+                let fault = match sent {
+                    Ok(_) => return Ok(()),
+                    Err(Fault::Status { status: 409, problem })
+                        if problem.kind == problem_kind::RUN_MISMATCH =>
+                    {
+                        let (run, worker) = (report.run.clone(), member.endpoint.clone());
+                        return Err(ClientError::RunMismatch { run, worker, problem });
+                    }
+                    Err(fault) => fault,
+                };
+                let after = chance::now() - begin;
+                history.push(Attempt { worker: member.endpoint.clone(), after, fault });
+            }
         }
+        history.note(self.inner.sources_note());
         Err(ClientError::NoAnswer {
             path: PATH_REPORTS,
             waited: chance::now() - begin,
             history: history.snapshot(),
         })
+    }
+
+    /// Tells the run's home how a rank begins, and hears whether the others begin as it does; asks again while
+    /// there is no home.
+    pub(crate) async fn announce(&self, meter: &Meter, begin: RunBegin) -> Result<(), ClientError> {
+        let timeouts = &self.inner.settings.timeouts;
+        let began = chance::now();
+        let mut round = 0u32;
+        loop {
+            let mut changed = std::pin::pin!(self.inner.changed.notified());
+            changed.as_mut().enable();
+            let error = match self.report(&RankReport { begin: Some(begin), ..meter.report() }).await {
+                Err(error @ ClientError::NoAnswer { .. }) => error,
+                other => return other,
+            };
+            round = round.saturating_add(1);
+            let again = chance::now() + timeouts.backoff(round, chance::jitter());
+            if again - began >= timeouts.total {
+                return Err(error);
+            }
+            let _ = tokio::time::timeout_at(again, changed).await;
+        }
+    }
+
+    /// The first workers in the run's own order; those that are away stand behind the others.
+    fn homes(&self, run: &str) -> Vec<Arc<Member>> {
+        let mut homes: Vec<Arc<Member>> = self.members().to_vec();
+        homes.sort_by_cached_key(|member| {
+            let away = matches!(member.standing("", None), Standing::Down | Standing::Draining);
+            (away, std::cmp::Reverse(rendezvous(run, &member.endpoint)))
+        });
+        homes.truncate(HOMES);
+        homes
+    }
+
+    /// CPU threads of all workers; those that have not said count as the others on average. None while none has.
+    pub(crate) fn cores(&self) -> Option<u64> {
+        let members = self.members();
+        let known: Vec<u64> =
+            members.iter().filter_map(|member| member.load(|load| load.cores())).map(u64::from).collect();
+        let (sum, count) = (known.iter().sum::<u64>(), known.len() as u64);
+        (count > 0).then(|| sum.saturating_mul(members.len() as u64) / count)
+    }
+
+    /// How long a range usually takes from the request to its last byte.
+    pub(crate) fn usual_ready_time(&self) -> Option<Duration> {
+        lock(&self.inner.ready_times).median()
     }
 
     async fn control(

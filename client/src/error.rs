@@ -86,18 +86,30 @@ pub enum ClientError {
     },
     /// No worker made the range in time.
     #[error(
-        "no worker made range {range} of stream {stream:?} within {waited:?}: {history}; look at the \
-         workers' logs and /v1/status"
+        "no worker made range {range} of stream {stream:?} for rank {rank} within {waited:?}: {history}; look at \
+         the workers' logs and /v1/status"
     )]
     TimedOut {
         /// The stream.
         stream: String,
         /// The range.
         range: Range,
+        /// Whose it is.
+        rank: u64,
         /// How long it was waited for.
         waited: Duration,
         /// The last attempts.
         history: Box<History>,
+    },
+    /// Another rank of the run has announced other numbers: some positions would be read twice, others never.
+    #[error("the ranks of run {run:?} do not agree: {}", describe(.problem))]
+    RunMismatch {
+        /// The run.
+        run: String,
+        /// The run's home, which holds the ranks against each other.
+        worker: Endpoint,
+        /// Both sides, as that worker names them.
+        problem: Box<Problem>,
     },
     /// A request on a control connection failed.
     #[error("{worker} gives no answer to {path}: {fault}")]
@@ -160,7 +172,9 @@ impl ClientError {
                 Fault::Status { problem, .. } => Some(problem),
                 _ => None,
             },
-            ClientError::LethalSample { problem, .. } => Some(problem),
+            ClientError::LethalSample { problem, .. } | ClientError::RunMismatch { problem, .. } => {
+                Some(problem)
+            }
             _ => None,
         }
     }
@@ -203,6 +217,7 @@ pub struct History {
     last: VecDeque<Attempt>,
     count: u64,
     outstanding: Option<Endpoint>,
+    note: Option<String>,
 }
 
 impl History {
@@ -242,8 +257,12 @@ impl fmt::Display for History {
             write!(f, " [{} after {seconds:.1} s: {}]", attempt.worker, attempt.fault)?;
         }
         match &self.outstanding {
-            Some(worker) => write!(f, ", {worker} is being asked"),
-            None => f.write_str(", nobody is being asked"),
+            Some(worker) => write!(f, ", {worker} is being asked")?,
+            None => f.write_str(", nobody is being asked")?,
+        }
+        match &self.note {
+            Some(note) => write!(f, ", {note}"),
+            None => Ok(()),
         }
     }
 }
@@ -256,6 +275,11 @@ impl SharedHistory {
     /// An attempt begins.
     pub(crate) fn asking(&self, worker: &Endpoint) {
         lock(&self.0).outstanding = Some(worker.clone());
+    }
+
+    /// Why nobody can be asked; the last one counts.
+    pub(crate) fn note(&self, note: Option<String>) {
+        lock(&self.0).note = note;
     }
 
     /// It gave nothing.

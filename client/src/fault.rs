@@ -16,6 +16,9 @@ pub enum Fault {
     /// The connection broke while the request was outstanding.
     #[error("connection lost: {0}")]
     Lost(String),
+    /// It did not say a word in time, and nothing else came from it meanwhile.
+    #[error("silent: it did not answer when asked for a word")]
+    Silent,
     /// PING was not answered in time.
     #[error("frozen: PING was not answered in time")]
     Frozen,
@@ -126,7 +129,7 @@ impl Fault {
     /// What follows.
     pub(crate) fn verdict(&self) -> Verdict {
         match self {
-            Fault::Connect(_) | Fault::Lost(_) | Fault::Frozen => Verdict::Down,
+            Fault::Connect(_) | Fault::Lost(_) | Fault::Frozen | Fault::Silent => Verdict::Down,
             Fault::Closed => Verdict::Reopen,
             Fault::NotNow { retry_after, .. } => Verdict::Rest(*retry_after),
             Fault::OtherPlan { .. } => Verdict::Exclude,

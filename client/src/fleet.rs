@@ -5,23 +5,18 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use feedmill_protocol::http::problem_kind;
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::task::JoinHandle;
 
-use crate::attempt::Attempt;
 use crate::batch::Batch;
-use crate::chance;
-use crate::choice::{self, Choice, Standing};
-use crate::error::{Attempt as FailedAttempt, ClientError, Disagreement, SharedHistory, lock};
-use crate::fault::{Fault, Verdict};
+use crate::discovery::Sources;
+use crate::error::{ClientError, SharedHistory, lock};
+use crate::hedge::{Budget, ReadyTimes};
 use crate::member::Member;
+use crate::pursuit::{LONGEST_NEED, Ticket};
 use crate::settings::{Endpoint, FleetSettings};
-
-/// A need is not told longer than this: no worker plans further ahead, and sums of times stay sums.
-const LONGEST_NEED: Duration = Duration::from_secs(24 * 3600);
 
 /// A handle to the workers, shared by whoever pulls in this process. Cheap to clone. Connections are
 /// opened when first needed, on the runtime of whoever needs them; any tokio runtime with I/O and time
@@ -34,9 +29,41 @@ pub struct Fleet {
 pub(crate) struct Inner {
     pub(crate) settings: FleetSettings,
     /// Sorted by endpoint: the order that all ranks share.
-    members: Mutex<Arc<[Arc<Member>]>>,
+    pub(crate) members: Mutex<Arc<[Arc<Member>]>>,
+    /// Where workers are looked for.
+    pub(crate) sources: Mutex<Sources>,
     /// A worker came back, or the list changed.
-    changed: Arc<Notify>,
+    pub(crate) changed: Arc<Notify>,
+    /// Told when the keeper should look at once.
+    pub(crate) nudge: Arc<Notify>,
+    pub(crate) keeper: Mutex<Option<JoinHandle<()>>>,
+    /// How long ranges took, and how many may be asked twice.
+    pub(crate) ready_times: Mutex<ReadyTimes>,
+    pub(crate) budget: Mutex<Budget>,
+    pub(crate) counts: Mutex<FleetStats>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(keeper) = lock(&self.keeper).take() {
+            keeper.abort();
+        }
+    }
+}
+
+/// What a fleet was asked since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FleetStats {
+    /// Ranges asked for.
+    pub ranges: u64,
+    /// Requests for them, repetitions and second ones included.
+    pub requests: u64,
+    /// Ranges asked of a second worker because the first one was late.
+    pub hedged: u64,
+    /// Those that the second worker gave first.
+    pub hedges_won: u64,
+    /// Requests given up because a worker fell silent.
+    pub silenced: u64,
 }
 
 /// The plan that a trainer reads by: given, or fixed by the first batch that comes. Clones share it.
@@ -107,35 +134,36 @@ impl Fleet {
         if settings.timeouts.backoff_min.is_zero() {
             return Err(setting("timeouts.backoff_min", "must be above zero"));
         }
-        let fleet = Self {
-            inner: Arc::new(Inner {
-                members: Mutex::new(Arc::new([])),
-                changed: Arc::new(Notify::new()),
-                settings,
-            }),
+        let inner = Inner {
+            members: Mutex::new(Arc::new([])),
+            sources: Mutex::new(Sources::new(settings.workers.clone(), &settings.lists)),
+            changed: Arc::default(),
+            nudge: Arc::default(),
+            keeper: Mutex::default(),
+            ready_times: Mutex::default(),
+            budget: Mutex::default(),
+            counts: Mutex::default(),
+            settings,
         };
-        fleet.set_workers(fleet.inner.settings.workers.clone());
-        Ok(fleet)
+        inner.update_members();
+        Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The workers from now on. Those that stay keep their connections; requests outstanding at others
-    /// are not cut off.
-    pub fn set_workers(&self, mut workers: Vec<Endpoint>) {
-        workers.sort_unstable();
-        workers.dedup();
-        let mut members = lock(&self.inner.members);
-        *members = workers
-            .into_iter()
-            .map(|endpoint| {
-                let known = members.iter().find(|member| member.endpoint == endpoint);
-                known.cloned().unwrap_or_else(|| Arc::new(Member::new(endpoint, &self.inner.settings)))
-            })
-            .collect();
-        drop(members);
-        self.inner.changed.notify_waiters();
+    /// Addresses and names of workers from now on. Those that stay keep their connections; requests
+    /// outstanding at others are not cut off.
+    pub fn set_workers(&self, workers: Vec<Endpoint>) {
+        lock(&self.inner.sources).give(workers);
+        self.inner.update_members();
+        self.inner.nudge.notify_one();
     }
 
-    /// The workers, sorted.
+    /// What was asked since the start.
+    #[must_use]
+    pub fn stats(&self) -> FleetStats {
+        *lock(&self.inner.counts)
+    }
+
+    /// The workers that are known now, sorted.
     #[must_use]
     pub fn workers(&self) -> Vec<Endpoint> {
         let members = self.members();
@@ -152,229 +180,77 @@ impl Fleet {
     /// A refusal that every worker would repeat, no worker with this plan, or nothing within
     /// `timeouts.total` after it was needed.
     pub async fn fetch(&self, request: &BatchRequest) -> Result<Batch, ClientError> {
-        let history = SharedHistory::default();
-        let pursuit = pin!(self.pursue(request, &history));
-        self.patiently(&request.stream, request.range, request.need, &history, pursuit).await?
+        let ticket = Ticket::default();
+        let pursuit = pin!(self.pursue(request, 1, &ticket));
+        self.patiently(request, &ticket.history, pursuit).await?
     }
 
-    /// Waits for a pursuit, warns when it lasts, gives up when it lasts too long.
+    /// Waits for a pursuit, warns when it lasts, gives up when it lasts too long after it was needed.
     pub(crate) async fn patiently<F: Future + Unpin>(
         &self,
-        stream: &str,
-        range: Range,
-        need: Duration,
+        request: &BatchRequest,
         history: &SharedHistory,
         mut pursuit: F,
     ) -> Result<F::Output, ClientError> {
         let timeouts = &self.inner.settings.timeouts;
-        let need = need.min(LONGEST_NEED);
+        let need = request.need.min(LONGEST_NEED);
         let warning = timeouts.warning.min(timeouts.total);
         if let Ok(output) = tokio::time::timeout(need.saturating_add(warning), &mut pursuit).await {
             return Ok(output);
         }
+        let BatchRequest { stream, range, rank, .. } = request;
         if warning < timeouts.total {
-            tracing::warn!(stream, %range, waited = ?warning, history = %history.snapshot(), "still waiting for a batch");
+            tracing::warn!(stream, %range, rank, waited = ?warning, history = %history.snapshot(), "still waiting for a batch");
             let rest = timeouts.total - warning;
             if let Ok(output) = tokio::time::timeout(rest, &mut pursuit).await {
                 return Ok(output);
             }
         }
         Err(ClientError::TimedOut {
-            stream: stream.to_owned(),
-            range,
+            stream: stream.clone(),
+            range: *range,
+            rank: *rank,
             waited: timeouts.total,
             history: history.snapshot(),
         })
     }
-
-    /// Asks one worker after another, for as long as it takes; whoever waits decides how long that is.
-    pub(crate) async fn pursue(
-        &self,
-        request: &BatchRequest,
-        history: &SharedHistory,
-    ) -> Result<Batch, ClientError> {
-        if !is_plain(&request.stream) || request.stream.contains('/') {
-            return Err(ClientError::Setting {
-                name: "stream",
-                reason: format!("{:?} is no stream's name", request.stream),
-            });
-        }
-        let begin = chance::now();
-        let mut round = Round::default();
-        let mut deaths = request.deaths;
-        loop {
-            let mut changed = pin!(self.inner.changed.notified());
-            changed.as_mut().enable();
-            let now = chance::now();
-            let members = self.members();
-            for member in members.iter() {
-                member.probe_when_due(now, &self.inner.changed);
-            }
-            let expected = request.plan.get();
-            let standings: Vec<Standing> = members
-                .iter()
-                .map(|member| {
-                    let standing = member.standing(&request.stream, expected);
-                    let tried = round.tried.contains(&member.endpoint);
-                    match standing {
-                        Standing::Ready if tried => Standing::Tried,
-                        Standing::Resting(until) if tried && until <= now => Standing::Tried,
-                        other => other,
-                    }
-                })
-                .collect();
-            let mut earliest = None;
-            match choice::choose(request.range, &standings, now) {
-                Choice::Ask(index) => {
-                    let member = &members[index];
-                    history.asking(&member.endpoint);
-                    let attempt = Attempt {
-                        settings: &self.inner.settings,
-                        request,
-                        needed_at: begin + request.need.min(LONGEST_NEED),
-                        deaths,
-                    };
-                    let (connection, fault) = match attempt.at(member).await {
-                        Ok(mut batch) => {
-                            batch.timings.total = chance::now() - begin;
-                            batch.timings.failures = round.failures;
-                            return Ok(batch);
-                        }
-                        Err(failed) => failed,
-                    };
-                    round.failures = round.failures.saturating_add(1);
-                    deaths = deaths.saturating_add(u32::from(fault.is_death()));
-                    tracing::debug!(worker = %member.endpoint, range = %request.range, reason = %fault, "attempt failed");
-                    history.push(FailedAttempt {
-                        worker: member.endpoint.clone(),
-                        after: chance::now() - begin,
-                        fault: fault.clone(),
-                    });
-                    self.follow(request, member, connection, fault, &mut round)?;
-                    continue;
-                }
-                Choice::NoneAgrees { all_live } => {
-                    let since = *round.disagreed_since.get_or_insert(now);
-                    if all_live || now - since >= self.inner.settings.timeouts.plan_grace {
-                        return Err(disagreement(request, &members, expected));
-                    }
-                }
-                Choice::Wait(pause_ends) => {
-                    round.disagreed_since = None;
-                    earliest = pause_ends;
-                }
-            }
-            let timeouts = &self.inner.settings.timeouts;
-            let resume_at = *round.resume_at.get_or_insert_with(|| match earliest {
-                Some(earliest) => earliest,
-                None => now + timeouts.backoff(round.number + 1, chance::jitter()),
-            });
-            if tokio::time::timeout_at(resume_at, changed).await.is_err() {
-                round.next();
-            }
-        }
-    }
-
-    /// Draws the consequences of a fault.
-    fn follow(
-        &self,
-        request: &BatchRequest,
-        member: &Member,
-        connection: Option<u64>,
-        fault: Fault,
-        round: &mut Round,
-    ) -> Result<(), ClientError> {
-        let now = chance::now();
-        match fault.verdict() {
-            Verdict::Fatal => {
-                if let Fault::Status { problem, .. } = &fault
-                    && problem.kind == problem_kind::LETHAL_SAMPLE
-                {
-                    return Err(ClientError::LethalSample {
-                        stream: request.stream.clone(),
-                        range: request.range,
-                        problem: problem.clone(),
-                    });
-                }
-                return Err(ClientError::Refused {
-                    stream: request.stream.clone(),
-                    range: request.range,
-                    worker: member.endpoint.clone(),
-                    fault: Box::new(fault),
-                });
-            }
-            Verdict::Reopen => {
-                if let Some(number) = connection {
-                    member.bulk.discard(number);
-                }
-                // Once a round it may have been chance; then it counts as a failure.
-                if !round.reopened {
-                    round.reopened = true;
-                    return Ok(());
-                }
-            }
-            Verdict::Down => member.lost(connection, now, &fault),
-            Verdict::AskAnother => member.failed(now),
-            Verdict::Rest(pause) => member.asked_for_pause(now, pause),
-            Verdict::Exclude => {
-                if let (Some(expected), Some(connection), Fault::OtherPlan { theirs }) =
-                    (request.plan.get(), connection, fault)
-                {
-                    member.refuses_plan(connection, &request.stream, expected, theirs);
-                }
-            }
-        }
-        round.tried.push(member.endpoint.clone());
-        Ok(())
-    }
 }
 
-/// One pass over the workers; after it comes a pause.
-#[derive(Default)]
-struct Round {
-    number: u32,
-    tried: Vec<Endpoint>,
-    reopened: bool,
-    resume_at: Option<Instant>,
-    /// These two run over all rounds.
-    failures: u32,
-    disagreed_since: Option<Instant>,
-}
-
-impl Round {
-    fn next(&mut self) {
-        self.number = self.number.saturating_add(1);
-        self.tried.clear();
-        self.reopened = false;
-        self.resume_at = None;
-    }
-}
-
-fn disagreement(
-    request: &BatchRequest,
-    members: &[Arc<Member>],
-    expected: Option<PlanDigest>,
-) -> ClientError {
-    let Some(expected) = expected else {
-        return ClientError::Setting {
-            name: "plan",
-            reason: "is not known, yet a worker disagreed with it".into(),
-        };
-    };
-    let workers = members
-        .iter()
-        .filter_map(|member| {
-            Some(Disagreement {
-                worker: member.endpoint.clone(),
-                plan: member.refused_plan(&request.stream, expected)?,
+impl Inner {
+    /// Makes the members what the sources say.
+    pub(crate) fn update_members(&self) {
+        // Held to the end: two updates at once must not swap.
+        let sources = lock(&self.sources);
+        let workers = sources.endpoints();
+        let mut members = lock(&self.members);
+        if members.iter().map(|member| &member.endpoint).eq(&workers) {
+            return;
+        }
+        *members = workers
+            .into_iter()
+            .map(|endpoint| {
+                let known = members.iter().find(|member| member.endpoint == endpoint);
+                known.cloned().unwrap_or_else(|| Arc::new(Member::new(endpoint, &self.settings)))
             })
-        })
-        .collect();
-    ClientError::OtherPlan { stream: request.stream.clone(), range: request.range, expected, workers }
+            .collect();
+        let count = members.len();
+        drop(members);
+        drop(sources);
+        tracing::debug!(workers = count, "the list of workers changed");
+        self.changed.notify_waiters();
+    }
+
+    /// Why there may be nobody to ask.
+    pub(crate) fn sources_note(&self) -> Option<String> {
+        let faults = lock(&self.sources).faults();
+        let words: Vec<String> =
+            faults.into_iter().map(|(source, fault)| format!("{source} gives no worker: {fault}")).collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
 }
 
 /// Names that may stand in paths, headers and labels; the same as in reports.
-fn is_plain(name: &str) -> bool {
+pub(crate) fn is_plain(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/@-".contains(&byte);
     (1..=128).contains(&name.len()) && name.bytes().all(plain)
 }

@@ -1,18 +1,25 @@
 //! Pulls ranges of a stream from a fleet of workers, in order, whatever happens to single workers.
 //!
 //! ```text
-//! puller ─► fleet ─► choice ─► attempt ─► member ─► line ─► link ─► answer ─► batch
-//!    └─► tally  └─► control (who)         (health)  (turn)  (h2)   (checks)
+//! puller ─► pursuit ─► choice ─► attempt ─► member ─► line ─► link ─► answer ─► batch
+//!  ├─► window  └─► hedge (who)              (health)  (turn)  (h2)   (checks)
+//!  ├─► tally ─► reports ─► control              ▲
+//!  └─► fleet ◄─ keeper ─► discovery, load ─► watch
 //! ```
 //!
 //! A window of ranges is kept outstanding ahead of the trainer: asking early is the prefetch. Every
-//! range is asked of the worker that striping names; when that one fails, another makes the same bytes.
+//! range is asked of the worker that striping names; when that one fails, is silent or late, another
+//! makes the same bytes.
 #![forbid(unsafe_code)]
 
 /// One rank's batches in order, a window of them outstanding.
 mod puller;
+/// Reports of a rank, for as long as it lives.
+mod reports;
 /// What a rank's queue looks like: pace, waiting, steps, and the report of it.
 mod tally;
+/// How many ranges a rank keeps in hand or outstanding.
+mod window;
 
 /// What makes an answer a batch.
 mod answer;
@@ -26,14 +33,27 @@ mod buffer;
 mod choice;
 /// Plans, status and reports over connections of their own.
 mod control;
-/// The workers of a stream, and one range fetched from whichever of them can.
+/// The workers of a stream.
 mod fleet;
+/// When a late range is asked of a second worker too.
+mod hedge;
 /// Places on a connection, by urgency.
 mod line;
 /// One HTTP/2 connection to a worker, opened when needed.
 mod link;
 /// One worker: its connections, and whether it is well.
 mod member;
+/// One range, fetched from whichever worker can make it.
+mod pursuit;
+
+/// Where workers are: addresses, names, lists in files.
+mod discovery;
+/// Looks after a fleet beside its ranks.
+mod keeper;
+/// How much workers can do and have ahead.
+mod load;
+/// When a worker was used and heard.
+mod watch;
 
 /// The one place where a clock is read and a die is thrown.
 mod chance;
@@ -44,11 +64,19 @@ mod fault;
 /// Where workers are, bounds and times.
 mod settings;
 
+/// What the client decides, without clocks or connections: for simulations.
+pub mod decisions {
+    pub use crate::choice::{Choice, Seen, Standing, choose, point};
+    pub use crate::hedge::{Budget, ReadyTimes, due};
+    pub use crate::load::{Load, LoadStatus, capacities};
+    pub use crate::window::{Bounds, Known, Window};
+}
+
 pub use batch::{Batch, Timings};
 pub use control::StreamPlan;
 pub use error::{Attempt, ClientError, Disagreement, History};
 pub use fault::Fault;
-pub use fleet::{BatchRequest, ExpectedPlan, Fleet};
+pub use fleet::{BatchRequest, ExpectedPlan, Fleet, FleetStats};
 pub use puller::{Puller, PullerSettings};
 pub use settings::{Endpoint, FleetSettings, Timeouts};
 pub use tally::{Meter, PullerStats};

@@ -98,6 +98,11 @@ impl Link {
         is_current
     }
 
+    /// Lets go of the connection: it ends when its last request has.
+    pub(crate) fn close(&self) {
+        lock(&self.state).session = None;
+    }
+
     /// True while this connection is the current one and not known to have ended.
     pub(crate) fn is_open(&self, number: u64) -> bool {
         self.current().is_some_and(|session| session.number == number)
@@ -168,11 +173,12 @@ impl Session {
     }
 }
 
-/// Copies a body of exactly `length` bytes into one buffer, each DATA frame once.
+/// Copies a body of exactly `length` bytes into one buffer, each DATA frame once; tells of each frame.
 pub(crate) async fn read_exactly(
     mut body: Incoming,
     length: usize,
     stall: Duration,
+    heard: impl Fn(),
 ) -> Result<Buffer, Fault> {
     let expected = length as u64;
     let mut bytes = Buffer::with_room(length).map_err(|_| Fault::NoMemory(expected))?;
@@ -183,6 +189,7 @@ pub(crate) async fn read_exactly(
             Ok(None) => break,
             Err(_) => return Err(Fault::Stalled { received, expected }),
         };
+        heard();
         if let Ok(data) = frame.into_data() {
             let received = received + data.len() as u64;
             if received > expected {

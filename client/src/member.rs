@@ -1,10 +1,11 @@
 //! One worker: its connections, and whether it is well.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use feedmill_protocol::http::PATH_LIVE;
+use feedmill_protocol::http::{PATH_LIVE, PATH_LOAD};
 use feedmill_protocol::plan::PlanDigest;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::Full;
@@ -12,12 +13,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::chance;
-use crate::choice::Standing;
+use crate::choice::{Seen, Standing};
 use crate::error::lock;
 use crate::fault::Fault;
 use crate::line::Line;
 use crate::link::{self, Link};
+use crate::load::{Load, LoadStatus};
 use crate::settings::{Endpoint, FleetSettings, Timeouts};
+use crate::watch::Watch;
 
 /// The most bytes of an answer on a control connection.
 const MAX_CONTROL_BYTES: usize = 16 << 20;
@@ -35,6 +38,27 @@ pub(crate) struct Member {
     health: Mutex<Health>,
     /// Streams and plans that this worker has refused, with its own plan.
     refused_plans: Mutex<Vec<RefusedPlan>>,
+    /// What it said of its work.
+    load: Mutex<Load>,
+    /// How much it can do, as [`crate::load::capacities`] has it; 0 before it was looked at.
+    capacity: AtomicU32,
+    /// Another address in the list is the same worker's.
+    twin: AtomicBool,
+    /// When it was last used, heard and asked for its load.
+    watch: Mutex<Watch>,
+    /// Told when it has fallen silent: whoever waits for it goes elsewhere.
+    fell_silent: Notify,
+    /// Told when it lost against a second worker: whoever waits for it may ask another one too.
+    pub(crate) was_late: Notify,
+}
+
+/// A request that is outstanding at a worker.
+pub(crate) struct Outstanding<'a>(&'a Member);
+
+impl Drop for Outstanding<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.watch).ended(chance::now());
+    }
 }
 
 struct RefusedPlan {
@@ -109,10 +133,13 @@ impl Health {
         }
     }
 
-    fn revived(&mut self) {
-        if matches!(self.state, HealthState::Down { .. }) {
+    /// True when it was down.
+    fn revived(&mut self) -> bool {
+        let was_down = matches!(self.state, HealthState::Down { .. });
+        if was_down {
             self.state = HealthState::Well;
         }
+        was_down
     }
 }
 
@@ -125,6 +152,12 @@ impl Member {
             line: Line::new(settings.streams_per_connection),
             health: Mutex::default(),
             refused_plans: Mutex::default(),
+            load: Mutex::default(),
+            capacity: AtomicU32::new(0),
+            twin: AtomicBool::new(false),
+            watch: Mutex::default(),
+            fell_silent: Notify::new(),
+            was_late: Notify::new(),
             endpoint,
             timeouts,
         }
@@ -139,7 +172,128 @@ impl Member {
         {
             return Standing::Disagrees;
         }
-        health
+        match health {
+            Standing::Ready if lock(&self.load).is_draining() => Standing::Draining,
+            other => other,
+        }
+    }
+
+    /// The same with what it can do and has ahead; `ranks` ask it.
+    pub(crate) fn seen(&self, stream: &str, expected: Option<PlanDigest>, ranks: u64, now: Instant) -> Seen {
+        let capacity = self.capacity.load(Ordering::Relaxed).max(1);
+        let work_ahead = lock(&self.load).work_ahead(now);
+        Seen { standing: self.standing(stream, expected), capacity, work_ahead, ranks }
+    }
+
+    /// What it said of itself.
+    pub(crate) fn load<T>(&self, read: impl FnOnce(&mut Load) -> T) -> T {
+        read(&mut lock(&self.load))
+    }
+
+    /// What it can do, as compared with the others.
+    pub(crate) fn set_capacity(&self, capacity: u32) {
+        self.capacity.store(capacity, Ordering::Relaxed);
+    }
+
+    /// True when it stands in the list under another address too.
+    pub(crate) fn is_twin(&self) -> bool {
+        self.twin.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_twin(&self, twin: bool) {
+        self.twin.store(twin, Ordering::Relaxed);
+    }
+
+    /// When it was used, heard and asked for its load.
+    pub(crate) fn watch<T>(&self, change: impl FnOnce(&mut Watch) -> T) -> T {
+        change(&mut lock(&self.watch))
+    }
+
+    /// Something came from it.
+    pub(crate) fn heard(&self) {
+        lock(&self.watch).heard(chance::now());
+    }
+
+    /// A request for so many samples goes out.
+    pub(crate) fn asked(&self, samples: u64) -> Outstanding<'_> {
+        lock(&self.load).asked(samples);
+        lock(&self.watch).asked(chance::now());
+        Outstanding(self)
+    }
+
+    /// Ends when nothing comes from it any more. Hears what happens from its first poll on.
+    pub(crate) fn silence(&self) -> tokio::sync::futures::Notified<'_> {
+        self.fell_silent.notified()
+    }
+
+    /// It may be slow: it is passed over for a while, longer each time.
+    pub(crate) fn lost_race(&self, now: Instant) {
+        self.failed(now);
+        self.was_late.notify_waiters();
+    }
+
+    /// Asks how much it has ahead, on a task of its own. A worker that does not answer in time, and from which
+    /// nothing else came meanwhile, is silent: nobody waits for it any longer, until it is heard again.
+    pub(crate) fn ask_load(self: &Arc<Self>, patience: Duration, changed: &Arc<Notify>) {
+        let (member, changed) = (Arc::clone(self), Arc::clone(changed));
+        tokio::spawn(async move {
+            let begin = chance::now();
+            // The first question opens a connection, which takes longer where many ranks start at once.
+            let limit = if member.watch(|watch| watch.was_heard()) { patience } else { patience * 2 };
+            let mut asked = std::pin::pin!(member.control(Method::GET, PATH_LOAD, Bytes::new()));
+            let mut answer = chance::unless_late(limit, &mut asked).await;
+            if answer.is_none() {
+                if member.watch(|watch| watch.is_silent_since(begin)) && member.falls_silent() {
+                    changed.notify_waiters();
+                }
+                answer = Some(asked.await);
+            }
+            let now = chance::now();
+            let before = member.standing("", None);
+            match answer {
+                Some(Ok((status, _, bytes))) => {
+                    member.heard();
+                    if lock(&member.health).revived() {
+                        tracing::info!(worker = %member.endpoint, "worker answers again");
+                    }
+                    if status.is_success()
+                        && let Ok(status) = serde_json::from_slice::<LoadStatus>(&bytes)
+                    {
+                        lock(&member.load).read(now, status);
+                    }
+                }
+                Some(Err(fault)) => {
+                    tracing::debug!(worker = %member.endpoint, reason = %fault, "worker does not say how much it has ahead");
+                }
+                None => {}
+            }
+            member.watch(|watch| watch.answered(now));
+            if member.standing("", None) != before {
+                changed.notify_waiters();
+            }
+        });
+    }
+
+    /// True when it was not known to be away.
+    fn falls_silent(&self) -> bool {
+        let news = lock(&self.health).down(chance::now(), &self.timeouts, chance::jitter());
+        if news {
+            let limit = self.timeouts.silence;
+            tracing::info!(worker = %self.endpoint, ?limit, "worker is silent, others take over");
+        }
+        self.fell_silent.notify_waiters();
+        news
+    }
+
+    /// Closes connections that have carried nothing for long.
+    pub(crate) fn close_idle(&self, now: Instant) {
+        let idle = lock(&self.watch).idle(now, self.timeouts.idle);
+        if idle.batches {
+            self.bulk.close();
+        }
+        if idle.questions {
+            self.control.close();
+        }
     }
 
     /// Its own plan, when it has refused this one.
@@ -210,8 +364,10 @@ impl Member {
         tokio::spawn(async move {
             match member.probe().await {
                 Ok(()) => {
-                    lock(&member.health).revived();
-                    tracing::info!(worker = %member.endpoint, "worker answers again");
+                    member.heard();
+                    if lock(&member.health).revived() {
+                        tracing::info!(worker = %member.endpoint, "worker answers again");
+                    }
                     changed.notify_waiters();
                 }
                 Err(fault) => {
@@ -245,6 +401,7 @@ impl Member {
         body: Bytes,
     ) -> Result<(StatusCode, HeaderMap, Vec<u8>), Fault> {
         let limit = self.timeouts.control;
+        self.watch(|watch| watch.spoken(chance::now()));
         let exchange = async {
             let mut reopened = false;
             loop {

@@ -10,14 +10,17 @@ use feedmill_protocol::http::DEATHS_THAT_MAKE_SUSPECT;
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
 use feedmill_protocol::ranks::RankLayout;
-use feedmill_protocol::report::RankReport;
+use feedmill_protocol::report::{RankReport, RunBegin};
 use tokio::task::JoinHandle;
 
 use crate::batch::Batch;
 use crate::chance;
-use crate::error::{ClientError, SharedHistory};
+use crate::error::ClientError;
 use crate::fleet::{BatchRequest, ExpectedPlan, Fleet};
+use crate::pursuit::Ticket;
+use crate::reports::Reports;
 use crate::tally::{Meter, PullerStats, Reporter, Tally};
+use crate::window::{Bounds, Known, Window};
 
 /// Which batches a rank reads.
 #[derive(Clone, Debug)]
@@ -33,7 +36,8 @@ pub struct PullerSettings {
     /// The trainer's end; the step that crosses it is padded with filler, and then comes no more. None =
     /// the stream has no end.
     pub stop: Option<u64>,
-    /// Ranges outstanding and batches in hand together; at least 1.
+    /// Ranges outstanding and batches in hand together, at most; 0 = only the range that is waited for. See
+    /// [`Puller::adapting`] for a window that finds its size.
     pub window: usize,
     /// The plan to read by; the first batch fixes one that is not given.
     pub plan: Option<PlanDigest>,
@@ -52,13 +56,19 @@ pub struct Puller {
     /// Micro batches of the course handed out.
     taken: u64,
     window: VecDeque<Outstanding>,
+    size: Window,
     meter: Meter,
+    /// Begun with the first call that needs a runtime.
+    reports: Option<Reports>,
+    announced: bool,
 }
 
 /// A range that was asked for: first of the window is what the trainer needs next.
 struct Outstanding {
-    range: Range,
-    history: SharedHistory,
+    request: Arc<BatchRequest>,
+    ticket: Ticket,
+    /// What came of it, once somebody waited for that.
+    outcome: Option<Result<Batch, ClientError>>,
     /// The tally counts it as come, or no longer at all; changed under the tally's lock.
     settled: Arc<AtomicBool>,
     task: JoinHandle<Result<Batch, ClientError>>,
@@ -82,9 +92,6 @@ impl Puller {
         course.go_on(layout.global_batch())?;
         course.batch(0)?;
         let setting = |name, reason: &str| ClientError::Setting { name, reason: reason.to_owned() };
-        if settings.window == 0 {
-            return Err(setting("window", "must be at least 1"));
-        }
         let small =
             |name, number: u64| u32::try_from(number).map_err(|_| setting(name, "does not fit a report"));
         let plan = ExpectedPlan::from(settings.plan);
@@ -100,6 +107,9 @@ impl Puller {
         Ok(Self {
             meter: Meter::new(reporter, tally),
             window: VecDeque::new(),
+            size: Window::fixed(settings.window),
+            reports: None,
+            announced: false,
             next: 0,
             taken: 0,
             plan,
@@ -109,6 +119,50 @@ impl Puller {
         })
     }
 
+    /// The window finds its size by itself, up to `window` of the settings and so many bytes: enough samples to
+    /// keep every core of the fleet busy twice over, and what is used while a range takes its time.
+    #[must_use]
+    pub fn adapting(mut self, most_bytes: u64) -> Self {
+        self.size = Window::adaptive(Bounds { ranges: self.settings.window, bytes: most_bytes });
+        self
+    }
+
+    /// Waits until the first batch is there, and the run's home has found that this rank begins as the others
+    /// do. To be called before the first collective, so that what is wrong is an error here and no hang there.
+    /// It takes no batch and counts as no waiting.
+    ///
+    /// # Errors
+    /// [`ClientError::RunMismatch`] when another rank of the run announced another stream, global batch, size,
+    /// micro batch or begin; what [`Fleet::fetch`] gives for the first range; nobody to announce it to within
+    /// `timeouts.total`.
+    pub async fn wait_ready(&mut self) -> Result<(), ClientError> {
+        self.begin();
+        self.fill(1);
+        self.announce().await?;
+        let Some(first) = self.window.front_mut() else { return Ok(()) };
+        first.settle(&self.fleet).await?;
+        // An error is told here, and the range asked for again.
+        match first.outcome.take() {
+            Some(Err(error)) => {
+                self.ask_again(&error);
+                Err(error)
+            }
+            other => {
+                first.outcome = other;
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the rank: takes back all requests and tells the run's home farewell. Dropping the puller does the
+    /// same and does not wait for it.
+    pub async fn close(mut self) {
+        self.window.clear();
+        if let Some(reports) = self.reports.take() {
+            reports.end().await;
+        }
+    }
+
     /// Reads along another course from now on, as after a change of the global batch or a jump to another
     /// step. What was asked for and stands in the new course too, in its order, is kept, unless the end is
     /// another one, which decides what is filler; the rest is taken back.
@@ -116,7 +170,7 @@ impl Puller {
         let is_same_end = self.settings.stop == course.stop();
         self.settings.stop = course.stop();
         let mut known: HashMap<Range, Outstanding> =
-            self.window.drain(..).map(|outstanding| (outstanding.range, outstanding)).collect();
+            self.window.drain(..).map(|outstanding| (outstanding.request.range, outstanding)).collect();
         self.meter.tally(|tally| tally.turned(course.consumed_after(0)));
         self.course = course;
         (self.next, self.taken) = (0, 0);
@@ -152,9 +206,11 @@ impl Puller {
     /// What [`Fleet::fetch`] gives for this range. The next call asks for the same range again, so no
     /// range is ever passed over.
     pub async fn next(&mut self) -> Result<Option<Batch>, ClientError> {
+        self.begin();
         let whole = self.course.consumed_after(self.taken);
-        self.meter.tally(|tally| tally.asked(chance::now(), whole));
-        self.fill();
+        let asked_at = chance::now();
+        self.meter.tally(|tally| tally.asked(asked_at, whole));
+        self.fill(1);
         if self.window.is_empty() {
             // Past the end of all positions this is an error.
             self.course.batch(self.next)?;
@@ -163,33 +219,27 @@ impl Puller {
             self.meter.tally(|tally| tally.answered(chance::now(), false));
             return Ok(None);
         };
-        let range = first.range;
-        let joined = self
-            .fleet
-            .patiently(&self.settings.stream, range, Duration::ZERO, &first.history, &mut first.task)
-            .await?;
-        self.window.pop_front();
-        let outcome =
-            joined.unwrap_or_else(|error| Err(ClientError::Stopped { range, reason: error.to_string() }));
-        match outcome {
-            Ok(batch) => {
+        let there = first.is_there();
+        if !there {
+            first.ticket.want(asked_at);
+        }
+        first.settle(&self.fleet).await?;
+        match first.outcome.take() {
+            Some(Ok(batch)) => {
+                self.window.pop_front();
                 self.taken += 1;
                 self.meter.tally(|tally| tally.answered(chance::now(), true));
+                self.size.took(!there, self.size.ranges(&self.known()));
                 // The place that this batch has left.
-                self.fill();
+                self.fill(0);
                 Ok(Some(batch))
             }
-            Err(error) => {
-                self.meter.tally(Tally::withdrawn);
-                // A worker that was started since must not die of it anew.
-                let deaths = match &error {
-                    ClientError::LethalSample { .. } => DEATHS_THAT_MAKE_SUSPECT,
-                    _ => 0,
-                };
-                let again = self.ask(range, 0, deaths);
-                self.window.push_front(again);
+            Some(Err(error)) => {
+                self.ask_again(&error);
                 Err(error)
             }
+            // It was settled just now.
+            None => Ok(None),
         }
     }
 
@@ -217,9 +267,62 @@ impl Puller {
         self.meter.report()
     }
 
-    /// Asks for as much as the window holds and there is.
-    fn fill(&mut self) {
-        while self.window.len() < self.settings.window {
+    /// What a rank does from its first call on.
+    fn begin(&mut self) {
+        self.fleet.keep();
+        if self.reports.is_none()
+            && let Some(every) = self.fleet.inner.settings.report_every
+        {
+            self.reports = Some(Reports::begin(self.fleet.clone(), self.meter.clone(), every));
+        }
+    }
+
+    /// Tells the run's home, once, how this rank begins.
+    async fn announce(&mut self) -> Result<(), ClientError> {
+        if self.announced {
+            return Ok(());
+        }
+        let Next::Batch(place) = self.course.batch(self.taken)? else { return Ok(()) };
+        let begin = RunBegin {
+            global_batch: place.layout.global_batch(),
+            micro_batch: place.layout.micro_batch(),
+            consumed: place.consumed,
+        };
+        self.fleet.announce(&self.meter, begin).await?;
+        self.announced = true;
+        Ok(())
+    }
+
+    /// The first range of the window has failed for good.
+    fn ask_again(&mut self, error: &ClientError) {
+        let Some(first) = self.window.pop_front() else { return };
+        self.meter.tally(Tally::withdrawn);
+        // A worker that was started since must not die of it anew.
+        let deaths = match error {
+            ClientError::LethalSample { .. } => DEATHS_THAT_MAKE_SUSPECT,
+            _ => 0,
+        };
+        let again = self.ask(first.request.range, 0, deaths);
+        self.window.push_front(again);
+    }
+
+    fn known(&self) -> Known {
+        let (pace, batch_bytes) = self.meter.tally(|tally| (tally.pace(), tally.batch_bytes()));
+        Known {
+            cores: self.fleet.cores(),
+            ranks: self.settings.layout.ranks(),
+            micro_batch: self.settings.layout.micro_batch(),
+            pace,
+            ready_time: self.fleet.usual_ready_time(),
+            batch_bytes,
+        }
+    }
+
+    /// Asks for as much as the window holds and there is; for `least` ranges at least.
+    fn fill(&mut self, least: usize) {
+        let size = self.size.ranges(&self.known());
+        self.meter.tally(|tally| tally.aims_at(u32::try_from(size).unwrap_or(u32::MAX)));
+        while self.window.len() < size.max(least) {
             let Ok(Next::Batch(place)) = self.course.batch(self.next) else {
                 return;
             };
@@ -236,7 +339,7 @@ impl Puller {
             tally.requested();
             tally.need(ahead, now)
         });
-        let request = BatchRequest {
+        let request = Arc::new(BatchRequest {
             stream: self.settings.stream.clone(),
             range,
             stop: self.settings.stop,
@@ -244,20 +347,45 @@ impl Puller {
             rank: self.settings.rank,
             plan: self.plan.clone(),
             deaths,
-        };
-        let history = SharedHistory::default();
-        let (fleet, meter, noted) = (self.fleet.clone(), self.meter.clone(), history.clone());
+        });
+        let ticket = Ticket::default();
+        let (fleet, meter, ranks) = (self.fleet.clone(), self.meter.clone(), self.settings.layout.ranks());
         let settled = Arc::new(AtomicBool::new(false));
-        let known = Arc::clone(&settled);
+        let (asked, held, known) = (Arc::clone(&request), ticket.clone(), Arc::clone(&settled));
         let task = tokio::spawn(async move {
-            let outcome = fleet.pursue(&request, &noted).await;
+            let outcome = fleet.pursue(&asked, ranks, &held).await;
             meter.tally(|tally| {
+                if let Ok(batch) = &outcome {
+                    tally.weighed(batch.bytes().len());
+                }
                 if !known.swap(true, Ordering::Relaxed) {
                     tally.arrived();
                 }
             });
             outcome
         });
-        Outstanding { range, history, settled, task }
+        Outstanding { request, ticket, outcome: None, settled, task }
+    }
+}
+
+impl Outstanding {
+    /// True when nobody has to wait for it.
+    fn is_there(&self) -> bool {
+        self.outcome.is_some() || self.task.is_finished()
+    }
+
+    /// Waits until something came of it. Dropping the future loses nothing.
+    async fn settle(&mut self, fleet: &Fleet) -> Result<(), ClientError> {
+        if self.outcome.is_some() {
+            return Ok(());
+        }
+        // Whatever was expected, it is waited for now.
+        let now_needed = BatchRequest { need: Duration::ZERO, ..BatchRequest::clone(&self.request) };
+        let joined = fleet.patiently(&now_needed, &self.ticket.history, &mut self.task).await?;
+        let range = self.request.range;
+        let stopped =
+            |error: tokio::task::JoinError| ClientError::Stopped { range, reason: error.to_string() };
+        self.outcome = Some(joined.unwrap_or_else(|error| Err(stopped(error))));
+        Ok(())
     }
 }

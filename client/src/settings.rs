@@ -1,6 +1,8 @@
 //! Where workers are, bounds and times.
 
 use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use crate::error::ClientError;
 pub struct Endpoint {
     host: String,
     port: u16,
+    /// The name that this address was found by.
+    name: Option<String>,
 }
 
 impl Endpoint {
@@ -27,6 +31,28 @@ impl Endpoint {
     pub fn port(&self) -> u16 {
         self.port
     }
+
+    /// What the worker is called by whoever named it: the name that was resolved, else the host.
+    #[must_use]
+    pub fn server_name(&self) -> &str {
+        self.name.as_deref().unwrap_or_else(|| self.host())
+    }
+
+    /// One of this name's addresses.
+    pub(crate) fn at(&self, address: SocketAddr) -> Self {
+        Self { name: Some(self.server_name().to_owned()), ..Self::from(address) }
+    }
+
+    /// True for the other of two addresses of one name, one of each family.
+    pub(crate) fn is_name_of_other_family(&self, other: &Self) -> bool {
+        self.name.is_some()
+            && (&self.name, self.port) == (&other.name, other.port)
+            && self.host.starts_with('[') != other.host.starts_with('[')
+    }
+
+    pub(crate) fn is_same_address(&self, other: &Self) -> bool {
+        (&self.host, self.port) == (&other.host, other.port)
+    }
 }
 
 impl fmt::Display for Endpoint {
@@ -35,13 +61,13 @@ impl fmt::Display for Endpoint {
     }
 }
 
-impl From<std::net::SocketAddr> for Endpoint {
-    fn from(address: std::net::SocketAddr) -> Self {
+impl From<SocketAddr> for Endpoint {
+    fn from(address: SocketAddr) -> Self {
         let host = match address {
-            std::net::SocketAddr::V4(address) => address.ip().to_string(),
-            std::net::SocketAddr::V6(address) => format!("[{}]", address.ip()),
+            SocketAddr::V4(address) => address.ip().to_string(),
+            SocketAddr::V6(address) => format!("[{}]", address.ip()),
         };
-        Self { host, port: address.port() }
+        Self { host, port: address.port(), name: None }
     }
 }
 
@@ -66,7 +92,7 @@ impl FromStr for Endpoint {
         if authority.host().is_empty() {
             return Err(wrong("has no host"));
         }
-        Ok(Self { host: authority.host().to_owned(), port })
+        Ok(Self { host: authority.host().to_owned(), port, name: None })
     }
 }
 
@@ -101,6 +127,14 @@ pub struct Timeouts {
     pub backoff_max: Duration,
     /// How long a worker that is down may hide that all others have another plan.
     pub plan_grace: Duration,
+    /// A worker from which nothing comes for this long, although it was asked for a word, is suspect: all that
+    /// is outstanding there is asked of others at once.
+    pub silence: Duration,
+    /// A connection that carries nothing for this long is closed.
+    pub idle: Duration,
+    /// How often names are resolved again; also at once when nobody can be asked. Records of a cluster's
+    /// services live for 5 to 30 s.
+    pub resolve: Duration,
 }
 
 impl Default for Timeouts {
@@ -118,6 +152,9 @@ impl Default for Timeouts {
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(2),
             plan_grace: Duration::from_secs(10),
+            silence: Duration::from_millis(500),
+            idle: Duration::from_secs(120),
+            resolve: Duration::from_secs(10),
         }
     }
 }
@@ -135,8 +172,11 @@ impl Timeouts {
 /// How a fleet is reached.
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
-    /// The workers known at the start; [`crate::Fleet::set_workers`] changes them.
+    /// Addresses and names of workers; a name stands for all its addresses, now and later.
+    /// [`crate::Fleet::set_workers`] changes them.
     pub workers: Vec<Endpoint>,
+    /// Files with more of them, read again when they change.
+    pub lists: Vec<PathBuf>,
     /// One name per start of a training, shared by its ranks.
     pub run: String,
     /// How long things may take.
@@ -149,6 +189,12 @@ pub struct FleetSettings {
     pub streams_per_connection: usize,
     /// Computes every sample's hash again and holds it against the one that came.
     pub verify_hashes: bool,
+    /// How often workers are asked how much they have ahead; None = never, and then nobody is found silent.
+    pub load_every: Option<Duration>,
+    /// How often a rank reports; None = only by [`crate::Fleet::report`].
+    pub report_every: Option<Duration>,
+    /// Asks a second worker for a range that is late, at most for 3 % of all ranges.
+    pub hedge: bool,
 }
 
 impl FleetSettings {
@@ -157,12 +203,40 @@ impl FleetSettings {
     pub fn new(run: impl Into<String>, workers: Vec<Endpoint>) -> Self {
         Self {
             workers,
+            lists: Vec::new(),
             run: run.into(),
             timeouts: Timeouts::default(),
             max_batch_bytes: 1 << 30,
             streams_per_connection: 15,
             verify_hashes: false,
+            load_every: Some(Duration::from_secs(1)),
+            report_every: Some(Duration::from_secs(2)),
+            hedge: true,
         }
+    }
+
+    /// The same for workers as people write them: `http://HOST:PORT` of a worker or of a name with many
+    /// addresses, several of them with commas between, `file:PATH` of a list.
+    ///
+    /// # Errors
+    /// An address that is none.
+    pub fn from_sources<'a>(
+        run: impl Into<String>,
+        sources: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, ClientError> {
+        let mut settings = Self::new(run, Vec::new());
+        for source in sources.into_iter().flat_map(|source| source.split(',')).map(str::trim) {
+            match source.strip_prefix("file:") {
+                Some(path) if path.trim_start_matches('/').is_empty() => {
+                    let (text, reason) = (source.to_owned(), "names no file");
+                    return Err(ClientError::Endpoint { text, reason });
+                }
+                // file:///path has an empty host.
+                Some(path) => settings.lists.push(path.strip_prefix("//").unwrap_or(path).into()),
+                None => settings.workers.push(source.parse()?),
+            }
+        }
+        Ok(settings)
     }
 }
 
@@ -196,6 +270,19 @@ mod tests {
                 (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
                 (got, _) => panic!("{text:?} gave {got:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn sources_are_addresses_names_and_files() {
+        let read = |sources: &[&str]| FleetSettings::from_sources("run", sources.iter().copied());
+        let settings = read(&["http://a:1, http://b", "file:/x/list", "file:///y", "file:z"]).unwrap();
+        let workers: Vec<String> = settings.workers.iter().map(ToString::to_string).collect();
+        assert_eq!(workers, ["http://a:1", "http://b:8470"]);
+        assert_eq!(settings.lists, ["/x/list", "/y", "z"].map(PathBuf::from));
+        for (source, part) in [("a:1", "http://"), ("file:", "no file"), ("http://a,", "http://")] {
+            let error = read(&[source]).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
         }
     }
 

@@ -43,6 +43,8 @@ pub struct PullerStats {
     pub trained: u64,
     /// Samples consumed by whole global batches, those before the start included.
     pub consumed: u64,
+    /// Bytes of a batch: a moving average; 0 before the first one.
+    pub batch_bytes: u64,
 }
 
 /// The state machine: time is an argument.
@@ -65,6 +67,7 @@ pub(crate) struct Tally {
     computing: Duration,
     computed: Duration,
     trained: u64,
+    batch_bytes: Option<f64>,
 }
 
 impl Tally {
@@ -85,7 +88,30 @@ impl Tally {
             computing: Duration::ZERO,
             computed: Duration::ZERO,
             trained: 0,
+            batch_bytes: None,
         }
+    }
+
+    /// The window has another size.
+    pub(crate) fn aims_at(&mut self, target: u32) {
+        self.target = target;
+    }
+
+    /// The trainer's own time per batch, once there is one.
+    pub(crate) fn pace(&self) -> Option<Duration> {
+        self.pace
+    }
+
+    /// Bytes of a batch, once one has come.
+    pub(crate) fn batch_bytes(&self) -> Option<u64> {
+        self.batch_bytes.map(|bytes| bytes as u64)
+    }
+
+    /// A batch with so many bytes came.
+    pub(crate) fn weighed(&mut self, bytes: usize) {
+        let bytes = bytes as f64;
+        self.batch_bytes =
+            Some(self.batch_bytes.map_or(bytes, |mean| mean * (1.0 - NEWEST) + bytes * NEWEST));
     }
 
     /// The trainer asks for its next batch, so it has used the one before: `consumed` samples by whole steps
@@ -184,6 +210,7 @@ impl Tally {
             computed: self.computed,
             trained: self.trained,
             consumed: self.consumed,
+            batch_bytes: self.batch_bytes().unwrap_or_default(),
         }
     }
 }
@@ -266,6 +293,8 @@ impl Meter {
             trained: stats.trained,
             consumed: stats.consumed,
             sequence: shared.sequence,
+            farewell: false,
+            begin: None,
         }
     }
 }

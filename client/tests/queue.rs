@@ -141,7 +141,8 @@ async fn a_connection_never_carries_more_streams_than_its_window_bears() {
         first.unwrap().unwrap();
         second.unwrap().unwrap();
     });
-    assert_eq!(worker.log(|log| (log.most_active, log.connections)), (15, 1));
+    // One for batches, one for questions.
+    assert_eq!(worker.log(|log| (log.most_active, log.connections)), (15, 2));
 }
 
 #[tokio::test]
@@ -213,8 +214,6 @@ async fn the_last_position_is_read_and_then_it_is_an_error() {
 #[tokio::test]
 async fn settings_that_make_no_sense_are_refused() {
     let fleet = fleet(&[]);
-    let window = Puller::new(fleet.clone(), one_rank(0, 1)).err().unwrap();
-    assert!(window.to_string().contains("window"), "{window}");
     let rank = PullerSettings { rank: 1, ..one_rank(1, 1) };
     assert!(Puller::new(fleet.clone(), rank).is_err());
     for run in ["", "a b", "a\r\nb"] {

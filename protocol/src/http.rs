@@ -30,6 +30,8 @@ pub const PATH_PLAN: &str = "/v1/plan";
 pub const PATH_BAD: &str = "/v1/bad";
 /// `/v1/status`: [`crate::report::WorkerStatus`].
 pub const PATH_STATUS: &str = "/v1/status";
+/// The same without the ranks' reports, for those who ask often.
+pub const PATH_LOAD: &str = "/v1/status?reports=no";
 /// `POST /v1/reports`: [`crate::report::RankReport`].
 pub const PATH_REPORTS: &str = "/v1/reports";
 /// 200 while the process lives.
@@ -105,6 +107,8 @@ impl Problem {
 pub mod problem_kind {
     /// 409: the worker has another plan than the asker.
     pub const OTHER_PLAN: &str = "feedmill:other-plan";
+    /// 409: another rank of the run has announced other numbers than this one.
+    pub const RUN_MISMATCH: &str = "feedmill:run-mismatch";
     /// 503: manifests are being read; ask again after `Retry-After`.
     pub const NOT_READY: &str = "feedmill:not-ready";
     /// 503: the worker is draining; ask another one.

@@ -1,17 +1,36 @@
 //! Which worker is asked for a range: striping.
 //!
-//! Range number `g` (its start divided by the micro batch) stands at `frac(g*φ)` on a circle that the
-//! sorted live workers share by capacity. Multiples of the golden ratio fill a circle as evenly as any
-//! sequence can, so that ranks in step load all workers alike at every moment; hashing leaves 20-40 %
-//! of a fleet idle at 90 % load. Two further candidates stand a third and two thirds of the circle on.
+//! A range stands at a point of a circle that the sorted live workers of a rank share by capacity. Range
+//! number `g` (its start divided by the micro batch) stands at `frac(g*φ)`: multiples of the golden ratio
+//! fill a circle as evenly as any sequence can, so that ranks in step load all workers alike at every
+//! moment; hashing leaves 20-40 % of a fleet idle at 90 % load. Two further candidates stand a third and
+//! two thirds of the circle on.
+//!
+//! In a large fleet each rank asks only some of the workers, so that connections stay few. Then ranks have
+//! different circles, and `frac(g*φ)` would collide: a rank's ranges are `D` apart, and when `D` is a
+//! Fibonacci number `frac(D*φ)` is nearly 0, so a rank would stay at one worker for many ranges while others
+//! idle. There the wave `g / D` moves by φ and the lane `g % D` by another irrational: see [`point`].
 
 /// 2^64 / φ: multiplying by it and keeping the low 64 bits is `frac(g/φ)`, which equals `frac(g*φ)`.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
+/// 2^64 * (√2 - 1): no rational relation with φ, and as badly approximable, so that lanes and waves together
+/// fill a circle evenly too.
+const SILVER: u64 = 0x6A09_E667_F3BC_C909;
+
+/// A rank asks at least so many workers, where there are as many: with fewer, one slow worker is too large
+/// a part of what a rank gets.
+pub const FEWEST_ASKED: u64 = 32;
+
+/// Each worker is asked by about so many ranks at least, so that none depends on one rank's rhythm.
+pub const RANKS_PER_WORKER: u64 = 4;
+
 /// What is known of one live worker, in the sorted order that all ranks share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerLoad {
-    /// Relative speed, at least 1; usually its cores.
+    /// Its part of the circle, in any unit that the others have too; 0 counts as 1.
+    pub share: u64,
+    /// How fast it works, in any unit that the others have too; at least 1.
     pub capacity: u32,
     /// Samples asked for and not yet answered.
     pub work_ahead: u64,
@@ -19,22 +38,69 @@ pub struct WorkerLoad {
     pub preferred: bool,
 }
 
-/// The up to three workers that stand for range number `g`, first choice first, without repeats.
+/// How many of `workers` each of `ranks` asks: all of them in a small fleet.
 #[must_use]
-pub fn candidates(g: u64, workers: &[WorkerLoad]) -> Vec<usize> {
-    let total: u64 = workers.iter().map(|worker| u64::from(worker.capacity.max(1))).sum();
+pub fn asked_by_each(ranks: u64, workers: usize) -> usize {
+    let enough = (workers as u64).saturating_mul(RANKS_PER_WORKER).div_ceil(ranks.max(1));
+    usize::try_from(enough.max(FEWEST_ASKED)).unwrap_or(usize::MAX).min(workers)
+}
+
+/// One worker that a rank asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its place in the sorted list of all workers.
+    pub index: usize,
+    /// How many ranks ask it.
+    pub ranks: u64,
+}
+
+/// The workers that `rank` of `ranks` asks, in order. The `D*K` pairs of a rank and one of its `K` places lie
+/// evenly over the workers, ranks in turns: so each worker is asked by as many ranks as any other, or by one
+/// more, and never twice by one.
+#[must_use]
+pub fn asked_by(rank: u64, ranks: u64, workers: usize) -> Vec<Asked> {
+    let (ranks, all) = (u128::from(ranks.max(1)), workers as u128);
+    let each = asked_by_each(u64::try_from(ranks).unwrap_or(u64::MAX), workers) as u128;
+    let places = each * ranks;
+    // The first place at or behind a worker's begin.
+    let first_of = |worker: u128| (worker * places).div_ceil(all.max(1));
+    (0..each)
+        .map(|turn| {
+            let worker = (turn * ranks + u128::from(rank) % ranks) * all / places.max(1);
+            let ranks = first_of(worker + 1) - first_of(worker);
+            // Both are below numbers that came as such.
+            Asked { index: worker as usize, ranks: ranks as u64 }
+        })
+        .collect()
+}
+
+/// Where range number `g` stands on the circle of a rank that asks all workers (`ranks` = 1, or a small
+/// fleet), as a fraction of 2^64.
+#[must_use]
+pub fn point(g: u64, ranks: u64, workers: usize) -> u64 {
+    let ranks = ranks.max(1);
+    if asked_by_each(ranks, workers) >= workers {
+        return g.wrapping_mul(GOLDEN);
+    }
+    (g / ranks).wrapping_mul(GOLDEN).wrapping_add((g % ranks).wrapping_mul(SILVER))
+}
+
+/// The up to three workers that stand for a point of the circle, first choice first, without repeats.
+#[must_use]
+pub fn candidates(point: u64, workers: &[WorkerLoad]) -> Vec<usize> {
+    let total: u128 = workers.iter().map(|worker| u128::from(worker.share.max(1))).sum();
     let mut chosen = Vec::with_capacity(3);
     if total == 0 {
         return chosen;
     }
-    let first = g.wrapping_mul(GOLDEN);
     for third in 0..3u64 {
-        let place = first.wrapping_add(third.wrapping_mul(u64::MAX / 3 + 1));
-        let point = (u128::from(place) * u128::from(total)) >> 64;
+        let place = point.wrapping_add(third.wrapping_mul(u64::MAX / 3 + 1));
+        // Shares are sums of u64; a fleet has far fewer than 2^32 workers, so the high bits suffice.
+        let place = scaled(place, total);
         let mut passed = 0u128;
         for (index, worker) in workers.iter().enumerate() {
-            passed += u128::from(worker.capacity.max(1));
-            if point < passed {
+            passed += u128::from(worker.share.max(1));
+            if place < passed {
                 if !chosen.contains(&index) {
                     chosen.push(index);
                 }
@@ -45,12 +111,19 @@ pub fn candidates(g: u64, workers: &[WorkerLoad]) -> Vec<usize> {
     chosen
 }
 
-/// The worker to ask for range number `g` of `samples` positions: the first candidate, unless it is not
+/// `fraction / 2^64 * total`, without overflow for totals up to 2^96.
+fn scaled(fraction: u64, total: u128) -> u128 {
+    let (high, low) = (total >> 32, total & 0xFFFF_FFFF);
+    let fraction = u128::from(fraction);
+    ((fraction * high) >> 32) + ((fraction * low) >> 64)
+}
+
+/// The worker to ask for `samples` positions that stand at this point: the first candidate, unless it is not
 /// preferred or has more than twice the work per capacity that another candidate would have with this
 /// range. None only when there are no workers.
 #[must_use]
-pub fn choose(g: u64, samples: u64, workers: &[WorkerLoad]) -> Option<usize> {
-    let candidates = candidates(g, workers);
+pub fn choose(point: u64, samples: u64, workers: &[WorkerLoad]) -> Option<usize> {
+    let candidates = candidates(point, workers);
     let first = *candidates.first()?;
     let load = |index: usize, more: u64| {
         let worker = &workers[index];
@@ -73,59 +146,4 @@ pub fn choose(g: u64, samples: u64, workers: &[WorkerLoad]) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn idle(capacities: &[u32]) -> Vec<WorkerLoad> {
-        capacities.iter().map(|&capacity| WorkerLoad { capacity, work_ahead: 0, preferred: true }).collect()
-    }
-
-    #[test]
-    fn nobody_to_ask() {
-        assert_eq!(choose(7, 4, &[]), None);
-        assert!(candidates(7, &[]).is_empty());
-    }
-
-    /// In any run of consecutive ranges each worker's share is within two ranges of its due.
-    #[test]
-    fn consecutive_ranges_are_shared_by_capacity() {
-        let capacities = [1, 1, 2, 4, 8];
-        let workers = idle(&capacities);
-        for begin in [0u64, 1, 1_000_003, 1 << 50] {
-            for length in [16u64, 64, 500] {
-                let mut counts = [0u64; 5];
-                for g in begin..begin + length {
-                    counts[choose(g, 4, &workers).unwrap()] += 1;
-                }
-                for (count, capacity) in counts.iter().zip(capacities) {
-                    let due = length as f64 * f64::from(capacity) / 16.0;
-                    assert!((*count as f64 - due).abs() <= 2.0, "{counts:?} in {length}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn an_overloaded_first_choice_is_left_only_past_twice_the_load() {
-        let mut workers = idle(&[1, 1, 1]);
-        let first = choose(5, 4, &workers).unwrap();
-        workers[first].work_ahead = 8;
-        assert_eq!(choose(5, 4, &workers), Some(first));
-        workers[first].work_ahead = 9;
-        assert_ne!(choose(5, 4, &workers), Some(first));
-    }
-
-    #[test]
-    fn a_suspect_is_asked_only_when_all_are() {
-        let mut workers = idle(&[1, 1, 1, 1]);
-        let first = choose(5, 4, &workers).unwrap();
-        workers[first].preferred = false;
-        assert_ne!(choose(5, 4, &workers), Some(first));
-        for worker in &mut workers {
-            worker.preferred = false;
-        }
-        assert_eq!(choose(5, 4, &workers), Some(first));
-        workers[(first + 1) % 4].preferred = true;
-        assert_eq!(choose(5, 4, &workers), Some((first + 1) % 4));
-    }
-}
+mod tests;

@@ -48,6 +48,24 @@ pub struct RankReport {
     pub consumed: u64,
     /// Rises with each report of the run and rank; the highest wins.
     pub sequence: u64,
+    /// True in a rank's last report: it wants nothing any more, and is forgotten.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub farewell: bool,
+    /// How the rank begins, in the report that announces it: what all ranks of a run must agree on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin: Option<RunBegin>,
+}
+
+/// What, beside stream and size, all ranks of a run begin with. Ranks that differ in one of these read
+/// some positions twice and others never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunBegin {
+    /// `G` of the first step.
+    pub global_batch: u64,
+    /// `m`.
+    pub micro_batch: u64,
+    /// Samples consumed before the first step.
+    pub consumed: u64,
 }
 
 /// A report that cannot be taken.

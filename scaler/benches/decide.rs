@@ -37,6 +37,8 @@ fn report(rank: u32, window: u64) -> KeptReport {
             trained: window * 10 * 2048,
             consumed: window * 10 * 2048,
             sequence: window * 5 + 1,
+            farewell: false,
+            begin: None,
         },
     }
 }

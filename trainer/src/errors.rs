@@ -42,12 +42,14 @@ pub fn course(py: Python<'_>, error: &CourseError) -> PyErr {
 
 /// What the client gave up with, for this rank.
 pub fn client(py: Python<'_>, error: &ClientError, rank: Option<u64>) -> PyErr {
-    let at_rank = rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default();
+    let says_it = matches!(error, ClientError::TimedOut { .. });
+    let at_rank = rank.filter(|_| !says_it).map(|rank| format!("rank {rank}: ")).unwrap_or_default();
     let message = format!("{at_rank}{error}");
     let name = match error {
         ClientError::OtherPlan { .. } => "PlanChanged",
         ClientError::TimedOut { .. } | ClientError::NoAnswer { .. } => "WorkersUnreachable",
         ClientError::LethalSample { .. } => "BadSamples",
+        ClientError::RunMismatch { .. } => "RunMismatch",
         ClientError::Refused { fault, .. } => match fault.as_ref() {
             Fault::Status { status: 422, .. } => "BadSamples",
             _ => "WorkerRefused",
@@ -85,6 +87,10 @@ pub fn client(py: Python<'_>, error: &ClientError, rank: Option<u64>) -> PyErr {
             ClientError::LethalSample { stream, range, problem, .. } => {
                 details.set_item("stream", stream)?;
                 details.set_item("range", range.to_string())?;
+                details.set_item("reason", &problem.detail)
+            }
+            ClientError::RunMismatch { worker, problem, .. } => {
+                details.set_item("worker", worker.to_string())?;
                 details.set_item("reason", &problem.detail)
             }
             ClientError::NoAnswer { history, .. } => {

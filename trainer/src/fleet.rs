@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedmill_client::{ClientError, Endpoint, FleetSettings};
+use feedmill_client::{ClientError, FleetSettings};
 use feedmill_protocol::model::ModelFacts;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -31,12 +31,13 @@ impl Drop for Fleet {
 
 #[pymethods]
 impl Fleet {
-    /// Workers at these addresses, `http://HOST:PORT`, for a run; opens nothing yet.
+    /// Workers at these addresses, `http://HOST:PORT`, names with many addresses, and `file:` lists, for a run;
+    /// opens nothing yet.
     #[new]
-    fn new(py: Python<'_>, workers: Vec<String>, run: String, timeout: f64, verify: bool) -> PyResult<Self> {
+    fn new(py: Python<'_>, sources: Vec<String>, run: String, timeout: f64, verify: bool) -> PyResult<Self> {
         let error = |error: &ClientError| errors::client(py, error, None);
-        let workers = workers.iter().map(|worker| worker.parse::<Endpoint>()).collect::<Result<Vec<_>, _>>();
-        let mut settings = FleetSettings::new(run, workers.map_err(|e| error(&e))?);
+        let sources = sources.iter().map(String::as_str);
+        let mut settings = FleetSettings::from_sources(run, sources).map_err(|e| error(&e))?;
         settings.timeouts.total = Duration::try_from_secs_f64(timeout)
             .map_err(|_| errors::config(py, &format!("timeout {timeout} is no number of seconds")))?;
         settings.verify_hashes = verify;
@@ -45,9 +46,21 @@ impl Fleet {
         Ok(Self { inner, handle, home: Home::here() })
     }
 
-    /// Where workers are, sorted.
+    /// Where workers are known to be now, sorted.
     fn workers(&self) -> Vec<String> {
         self.inner.workers().iter().map(ToString::to_string).collect()
+    }
+
+    /// What was asked since the start: ranges, requests, hedged, hedges_won, silenced.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.inner.stats();
+        let described = PyDict::new(py);
+        described.set_item("ranges", stats.ranges)?;
+        described.set_item("requests", stats.requests)?;
+        described.set_item("hedged", stats.hedged)?;
+        described.set_item("hedges_won", stats.hedges_won)?;
+        described.set_item("silenced", stats.silenced)?;
+        Ok(described)
     }
 
     /// The stream's plan from the first worker that is ready: a dict with plan, samples_per_epoch, datasets,

@@ -8,13 +8,16 @@ use feedmill_protocol::ranks::RankLayout;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
 use crate::course::Course;
 use crate::errors;
 use crate::fleet::Fleet;
 use crate::frame::Frame;
 use crate::runtime::{self, Home};
+
+/// The most ranges of a window that finds its size by itself; bytes bound it long before, where batches are not
+/// small.
+const MOST_RANGES: usize = 256;
 
 /// One rank's batches in order, a window of them outstanding.
 #[pyclass(frozen, module = "feedmill._feedmill")]
@@ -25,13 +28,11 @@ pub struct Puller {
     rank: u64,
     handle: Handle,
     home: Home,
-    reports: JoinHandle<()>,
 }
 
 impl Drop for Puller {
     fn drop(&mut self) {
         if self.home.is_here() {
-            self.reports.abort();
             return;
         }
         // After a fork the tasks are the parent's: nothing of them may be touched, so they are left as they are.
@@ -43,7 +44,8 @@ impl Drop for Puller {
 
 #[pymethods]
 impl Puller {
-    /// The batches of `rank` of `ranks` along a course.
+    /// The batches of `rank` of `ranks` along a course. A window of None finds its size by itself, up to
+    /// `window_bytes`.
     #[new]
     #[expect(clippy::too_many_arguments, reason = "the package names each of them")]
     fn new(
@@ -54,7 +56,8 @@ impl Puller {
         rank: u64,
         micro_batch: u64,
         plan: Option<&str>,
-        window: usize,
+        window: Option<usize>,
+        window_bytes: u64,
         course: &Course,
     ) -> PyResult<Self> {
         fleet.home.check(py)?;
@@ -62,19 +65,30 @@ impl Puller {
         let plan = plan.map_err(|error| errors::config(py, &error.to_string()))?;
         let layout = RankLayout::new(ranks.saturating_mul(micro_batch), ranks, micro_batch)
             .map_err(|error| errors::config(py, &error.to_string()))?;
-        let settings = PullerSettings { stream, layout, rank, consumed: 0, stop: None, window, plan };
+        let most = window.unwrap_or(MOST_RANGES);
+        let settings = PullerSettings { stream, layout, rank, consumed: 0, stop: None, window: most, plan };
         let mut inner = feedmill_client::Puller::new(fleet.inner.clone(), settings)
             .map_err(|error| errors::client(py, &error, Some(rank)))?;
+        if window.is_none() {
+            inner = inner.adapting(window_bytes);
+        }
         inner.follow(course.inner.clone());
         let meter = inner.meter();
-        let reports = fleet.handle.spawn(report(fleet.inner.clone(), meter.clone()));
         Ok(Self {
             inner: Mutex::new(Some(inner)),
             meter,
             rank,
             handle: fleet.handle.clone(),
             home: Home::here(),
-            reports,
+        })
+    }
+
+    /// Waits until the first batch is there and the run's home has found that this rank begins as the others do.
+    fn wait_ready(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |py, puller| {
+            let ready = Box::pin(puller.wait_ready());
+            runtime::wait(py, &self.handle, ready)?
+                .map_err(|error| errors::client(py, &error, Some(self.rank)))
         })
     }
 
@@ -117,21 +131,24 @@ impl Puller {
         described.set_item("waited", stats.waited.as_secs_f64())?;
         described.set_item("stepped", stats.stepped.as_secs_f64())?;
         described.set_item("pace", stats.pace.as_secs_f64())?;
+        described.set_item("batch_bytes", stats.batch_bytes)?;
         Ok(described)
     }
 
-    /// Takes back all requests.
+    /// Takes back all requests and says farewell to the run's home.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.reports.abort();
         if !self.home.is_here() {
             return Ok(());
         }
-        match self.inner.try_lock() {
-            Ok(mut inner) => drop(inner.take()),
-            Err(TryLockError::Poisoned(inner)) => drop(inner.into_inner().take()),
+        let inner = match self.inner.try_lock() {
+            Ok(mut inner) => inner.take(),
+            Err(TryLockError::Poisoned(inner)) => inner.into_inner().take(),
             Err(TryLockError::WouldBlock) => return Err(in_use(py)),
+        };
+        match inner {
+            Some(puller) => runtime::wait(py, &self.handle, Box::pin(puller.close())),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -158,17 +175,4 @@ impl Puller {
 
 fn in_use(py: Python<'_>) -> PyErr {
     errors::config(py, "two threads use one loader at once; give each rank's loader to one thread")
-}
-
-/// Reports the queue for as long as the puller lives, also while the rank starves.
-async fn report(fleet: feedmill_client::Fleet, meter: Meter) {
-    let mut ticks = tokio::time::interval(std::time::Duration::from_secs(2));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        if let Err(error) = fleet.report(&meter.report()).await {
-            // The next one says it all again.
-            tracing::debug!(%error, "a report was not taken");
-        }
-    }
 }

@@ -51,7 +51,7 @@ class Settings(unittest.TestCase):
         self.refused("epochs", epochs=0)
         self.refused("max_steps", max_steps=0)
         self.refused("consumed", consumed=-1)
-        self.refused("window", window=0)
+        self.refused("window", window=-1)
         self.refused("pair", skips=[(1, 2, 3)])
         self.refused("overlap", skips=[(0, 8), (4, 12)])
         self.refused("run", run="two words")

@@ -1,14 +1,13 @@
 //! What a worker is made of, and where it is in its life.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use feedmill_arena::{Arena, ArenaSettings, Budget, BudgetError, Demand, check_against_cgroup};
 use feedmill_protocol::pipeline::ValidatedPipeline;
 use feedmill_protocol::pipeline::spec::DatasetSpec;
-use feedmill_protocol::report::{KeptReport, RankReport, StreamStatus, WorkerState, WorkerStatus};
+use feedmill_protocol::report::{StreamStatus, WorkerState, WorkerStatus};
 use feedmill_source::{
     CredentialsSource, FetchSettings, ManifestSettings, Progress, RowLimits, S3Settings, SetupError, Stores,
 };
@@ -17,6 +16,7 @@ use tokio::sync::Semaphore;
 use crate::cpu_pool::CpuPool;
 use crate::engine::{Engine, EngineSettings};
 use crate::make::SampleMaker;
+use crate::reports::Reports;
 use crate::settings::Settings;
 use crate::stream::{self, Stream, StreamError};
 use crate::suspect::Sandbox;
@@ -31,10 +31,6 @@ const EXPANDING_AT_ONCE: usize = 2;
 const LOOKING_AT_ONCE: usize = 2;
 /// Steps of searches at once: reading manifests must not become what a worker does.
 const SEARCHING_AT_ONCE: usize = 1;
-/// Ranks whose last report is kept.
-const MAX_REPORTS: usize = 4096;
-/// A rank that has not reported for so long is forgotten.
-const REPORT_LIFE: Duration = Duration::from_secs(600);
 
 /// Everything that is fixed before data is read.
 pub struct Machinery {
@@ -232,7 +228,7 @@ pub struct App {
     pub looking: Arc<Semaphore>,
     /// Steps of searches.
     pub searching: Arc<Semaphore>,
-    reports: Mutex<HashMap<(String, u32), (Instant, RankReport)>>,
+    reports: Mutex<Reports>,
 }
 
 /// Counters of what was served.
@@ -302,48 +298,15 @@ impl App {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = doing;
     }
 
-    /// Keeps a rank's report if it is newer than the one that is kept. False when there is no room.
+    /// What ranks report here.
     #[expect(clippy::disallowed_methods, reason = "reports have ages, never wall clocks")]
-    pub fn keep_report(&self, report: RankReport) -> bool {
-        let now = Instant::now();
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (report.run.clone(), report.rank);
-        if let Some((_, kept)) = reports.get(&key) {
-            if kept.sequence < report.sequence {
-                reports.insert(key, (now, report));
-            }
-            return true;
-        }
-        if reports.len() >= MAX_REPORTS {
-            reports.retain(|_, (at, _)| now.duration_since(*at) < REPORT_LIFE);
-        }
-        let room = reports.len() < MAX_REPORTS;
-        if room {
-            reports.insert(key, (now, report));
-        }
-        room
+    pub fn reports<T>(&self, use_them: impl FnOnce(&mut Reports, Instant) -> T) -> T {
+        use_them(&mut self.reports.lock().unwrap_or_else(PoisonError::into_inner), Instant::now())
     }
 
-    #[expect(clippy::disallowed_methods, reason = "reports have ages, never wall clocks")]
-    fn reports(&self) -> Vec<KeptReport> {
-        let now = Instant::now();
-        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut kept: Vec<KeptReport> = reports
-            .values()
-            .map(|(at, report)| (now.duration_since(*at), report))
-            .filter(|(age, _)| *age < REPORT_LIFE)
-            .map(|(age, report)| KeptReport {
-                age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
-                report: report.clone(),
-            })
-            .collect();
-        kept.sort_by(|a, b| (&a.report.run, a.report.rank).cmp(&(&b.report.run, b.report.rank)));
-        kept
-    }
-
-    /// What it says of itself.
+    /// What it says of itself; the ranks' reports are many, and left out for those who ask often.
     #[must_use]
-    pub fn status(&self) -> WorkerStatus {
+    pub fn status(&self, with_reports: bool) -> WorkerStatus {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let loaded = self.loaded.get();
         let engine = loaded.map(|loaded| loaded.engine.stats()).unwrap_or_default();
@@ -372,7 +335,10 @@ impl App {
             busy_ms: self.machinery.pool.busy_nanoseconds() / 1_000_000,
             bad: loaded.map(|loaded| loaded.engine.maker().bad.by_class()).unwrap_or_default(),
             problems: streams.iter().flat_map(|stream| stream.problems()).collect(),
-            reports: self.reports(),
+            reports: match with_reports {
+                true => self.reports(|reports, now| reports.list(now)),
+                false => Vec::new(),
+            },
         }
     }
 }

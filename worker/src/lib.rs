@@ -27,6 +27,8 @@ pub mod metrics;
 pub mod order;
 /// What people look at samples with.
 pub mod page;
+/// What ranks report, and whether they agree.
+pub mod reports;
 /// A whole process.
 mod run;
 /// Answers over HTTP.

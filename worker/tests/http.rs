@@ -226,6 +226,40 @@ async fn reports_are_kept_by_sequence_and_nonsense_is_not() {
     let kept = status["reports"].as_array().unwrap();
     assert_eq!(kept.len(), 2);
     assert_eq!((&kept[0]["rank"], &kept[0]["sequence"]), (&0.into(), &5.into()));
+    let status = worker.get("/v1/status?reports=no").await.json();
+    assert_eq!((status["reports"].as_array().unwrap().len(), &status["state"]), (0, &"ready".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_that_do_not_begin_alike_are_told_and_farewells_heard() {
+    let (worker, _files) = worker().await;
+    let report = |rank: u32, consumed: u64, farewell: bool| {
+        serde_json::json!({
+            "run": "run-1", "stream": "train", "plan": "sha256:00", "rank": rank, "size": 2, "ready": 1, "target": 4,
+            "waiting_ms": 0, "wait_ms": 0, "step_ms": 0, "consumed": consumed, "sequence": 1, "farewell": farewell,
+            "begin": {"global_batch": 64, "micro_batch": 4, "consumed": consumed},
+        })
+        .to_string()
+    };
+    for (body, status) in [
+        (report(0, 0, false), 204),
+        (report(1, 512, false), 409),
+        (report(1, 0, false), 204),
+        (report(0, 0, true), 204),
+    ] {
+        let answer = worker.request("POST /v1/reports", &[], body.as_bytes()).await;
+        assert_eq!(answer.status, status, "{body}: {answer:?}");
+        if status == 409 {
+            let problem = answer.json();
+            assert_eq!(problem["type"], "feedmill:run-mismatch");
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(detail.contains("from 512 samples") && detail.contains("from 0 samples"), "{detail}");
+        }
+    }
+    let status = worker.get("/v1/status").await.json();
+    let ranks: Vec<_> =
+        status["reports"].as_array().unwrap().iter().map(|kept| kept["rank"].clone()).collect();
+    assert_eq!(ranks, [1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

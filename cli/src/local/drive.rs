@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::bad::{self, BadRecord};
 use super::interrupt::{Interrupt, Interruption};
-use super::rank::{self, Board, RankError, RankRun, SharedBoard, lock};
+use super::rank::{Board, RankError, RankRun, SharedBoard, lock};
 use super::summary::{Facts, Killed};
 use super::view::{RankReading, Rates, Reading, Screen, WorkerReading};
 use super::workers::{Ended, Workers};
@@ -208,7 +208,6 @@ impl Drive<'_> {
                     plan: Some(plan.plan),
                 },
             )?;
-            running.beside.spawn(rank::report(fleet.clone(), puller.meter()));
             running.meters.push(puller.meter());
             running.fleets.push(fleet);
             let run = RankRun {

@@ -4,17 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use feedmill_client::{Batch, ClientError, Endpoint, Fleet, Meter, Puller};
+use feedmill_client::{Batch, ClientError, Endpoint, Puller};
 use feedmill_protocol::ranks::RankLayout;
 use tokio::sync::{Barrier, watch};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use super::ledger::{self, Ledger};
 use super::pace::Pace;
 use crate::clock;
-
-/// How often a rank reports.
-const REPORT_EVERY: Duration = Duration::from_secs(2);
 
 /// What all ranks have got; each writes into it.
 #[derive(Debug)]
@@ -182,17 +179,4 @@ pub enum RankError {
         /// Which rank.
         rank: u64,
     },
-}
-
-/// Reports a rank's queue for as long as it is polled, also while the rank starves.
-pub async fn report(fleet: Fleet, meter: Meter) {
-    let mut ticks = tokio::time::interval(REPORT_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        if let Err(error) = fleet.report(&meter.report()).await {
-            // The next one says it all again.
-            tracing::debug!(%error, "a report was not taken");
-        }
-    }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -92,6 +92,10 @@ pub struct Log {
     pub held: Vec<Range>,
     pub reports: Vec<RankReport>,
     pub connections: usize,
+    /// Connections that have not ended.
+    pub open: usize,
+    /// How often it was asked what it has ahead.
+    pub load_asked: usize,
 }
 
 type Script = dyn Fn(&Seen) -> Act + Send + Sync;
@@ -105,6 +109,10 @@ struct Shared {
     changed: watch::Sender<u64>,
     releases: Mutex<HashMap<Range, Arc<Notify>>>,
     frozen: AtomicBool,
+    /// Those who wait for it to thaw.
+    sleepers: Mutex<Vec<Waker>>,
+    /// What it says of itself.
+    status: Mutex<WorkerStatus>,
     goaway_after: Option<usize>,
 }
 
@@ -144,6 +152,7 @@ impl Worker {
         not_ready: usize,
         script: impl Fn(&Seen) -> Act + Send + Sync + 'static,
     ) -> Self {
+        let digest = plan.digest().to_string();
         let shared = Arc::new(Shared {
             script: Box::new(script),
             plan,
@@ -152,6 +161,8 @@ impl Worker {
             changed: watch::channel(0).0,
             releases: Mutex::default(),
             frozen: AtomicBool::new(false),
+            sleepers: Mutex::default(),
+            status: Mutex::new(status(digest)),
             goaway_after,
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -189,6 +200,19 @@ impl Worker {
     /// As SIGSTOP does: sockets stay open, connecting works, nothing is read or written.
     pub fn freeze(&self) {
         self.shared.frozen.store(true, Ordering::SeqCst);
+    }
+
+    /// As SIGCONT does.
+    pub fn thaw(&self) {
+        self.shared.frozen.store(false, Ordering::SeqCst);
+        for sleeper in self.shared.sleepers.lock().unwrap().drain(..) {
+            sleeper.wake();
+        }
+    }
+
+    /// Says something else of itself from now on.
+    pub fn says(&self, change: impl FnOnce(&mut WorkerStatus)) {
+        change(&mut self.shared.status.lock().unwrap());
     }
 
     pub fn log<T>(&self, read: impl FnOnce(&Log) -> T) -> T {
@@ -233,8 +257,15 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
         let (socket, _) = listener.accept().await.unwrap();
-        shared.note(|log| log.connections += 1);
-        connections.spawn(connection(socket, Arc::clone(&shared)));
+        shared.note(|log| {
+            log.connections += 1;
+            log.open += 1;
+        });
+        let serving = Arc::clone(&shared);
+        connections.spawn(async move {
+            connection(socket, Arc::clone(&serving)).await;
+            serving.note(|log| log.open -= 1);
+        });
         while connections.try_join_next().is_some() {}
     }
 }
@@ -271,8 +302,13 @@ struct Freezable {
 }
 
 impl Freezable {
-    fn frozen(&self) -> bool {
-        self.shared.frozen.load(Ordering::SeqCst)
+    fn frozen(&self, context: &Context<'_>) -> bool {
+        let mut sleepers = self.shared.sleepers.lock().unwrap();
+        let frozen = self.shared.frozen.load(Ordering::SeqCst);
+        if frozen {
+            sleepers.push(context.waker().clone());
+        }
+        frozen
     }
 }
 
@@ -282,7 +318,7 @@ impl AsyncRead for Freezable {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.frozen() {
+        if self.frozen(context) {
             return Poll::Pending;
         }
         Pin::new(&mut self.socket).poll_read(context, buffer)
@@ -295,7 +331,7 @@ impl AsyncWrite for Freezable {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.frozen() {
+        if self.frozen(context) {
             return Poll::Pending;
         }
         Pin::new(&mut self.socket).poll_write(context, bytes)
@@ -328,11 +364,20 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Answe
                 "plan": digest, "samples_per_epoch": 1000, "facts": shared.plan, "more": 1,
             }}}))
         }
-        PATH_STATUS => json(serde_json::to_value(status(digest)).unwrap()),
+        PATH_STATUS => {
+            if request.uri().query() == Some("reports=no") {
+                shared.note(|log| log.load_asked += 1);
+            }
+            json(serde_json::to_value(&*shared.status.lock().unwrap()).unwrap())
+        }
         PATH_REPORTS => {
             let bytes = request.into_body().collect().await.unwrap().to_bytes();
-            let report = serde_json::from_slice(&bytes).unwrap();
+            let report: RankReport = serde_json::from_slice(&bytes).unwrap();
+            let disagrees = report.begin.is_some_and(|begin| begin.consumed != 32);
             shared.note(|log| log.reports.push(report));
+            if disagrees {
+                return Ok(problem(409, problem_kind::RUN_MISMATCH));
+            }
             whole(204, "text/plain", Bytes::new())
         }
         _ => batch(&request, &path, &shared).await,
@@ -544,8 +589,13 @@ pub fn settings(workers: &[&Worker]) -> FleetSettings {
         backoff_min: Duration::from_millis(1),
         backoff_max: Duration::from_millis(20),
         plan_grace: Duration::from_millis(100),
+        // On a busy machine nobody may be taken for silent by chance; tests of silence say so themselves.
+        silence: Duration::from_secs(20),
         ..Timeouts::default()
     };
+    // Requests are counted.
+    settings.hedge = false;
+    settings.report_every = None;
     settings
 }
 

@@ -28,6 +28,8 @@ fn report(rank: u32, ms: u64, wait: f64) -> RankReport {
         trained: ms / 1000 * 64,
         consumed: ms / 1000 * 64,
         sequence: ms / 1000,
+        farewell: false,
+        begin: None,
     }
 }
 

@@ -27,8 +27,9 @@ BAD_AFTER_BAD = 20
 #: Rank 0 logs so many bad rows.
 BAD_ROWS_LOGGED = 10
 
-#: Micro batches whose steps are known ahead, when the global batch follows a schedule.
-KNOWN_AHEAD = 64
+#: Micro batches whose steps are known ahead, when the global batch follows a schedule: as many as a window that finds
+#: its size by itself may have.
+KNOWN_AHEAD = 256
 
 #: A schedule that takes more steps than this to come to the end is not counted through.
 MOST_COUNTED_STEPS = 10_000_000
@@ -43,8 +44,9 @@ class Loader:
     samples from c + (k * dp_size + r) * micro_batch on: Megatron's order. Iterating goes on where it stopped; a new
     epoch needs no new loader.
 
-    source: ``http://HOST:PORT`` of a worker or a headless service, a list of such, or a pipeline's file; for a file
-        workers are started on this machine, one set for all ranks of the run.
+    source: ``http://HOST:PORT`` of a worker or a headless service (all addresses of a name are workers, also those that
+        come later), several of them as a list or with commas between, ``file:PATH`` of a list that is read again when it
+        changes; or a pipeline's file, for which workers are started on this machine, one set for all ranks of the run.
     stream: which of the pipeline's streams.
     dp_rank, dp_size: the data-parallel rank and size, never global ones. ``dp_size * model_parallel_size`` must be
         WORLD_SIZE where a launcher set that.
@@ -67,7 +69,9 @@ class Loader:
     model_parallel_size: ranks that share one data-parallel rank (tensor x pipeline x context parallel).
     tensors: names of tensors that :class:`Batch` makes; a pipeline stage without the vision tower leaves out
         pixel_values.
-    window: micro batches asked for ahead.
+    window: micro batches in hand and asked for ahead, always so many; 0 asks only for the one that is waited for. None
+        finds the number by itself: enough to keep the fleet busy, at most ``window_bytes``.
+    window_bytes: bytes of the batches in hand and on their way, at most.
     timeout: seconds to wait for a batch before WorkersUnreachable.
     workers, threads: how many worker processes a pipeline's file gets on this machine, and threads in each.
     """
@@ -96,14 +100,17 @@ class Loader:
         consumed: int = 0,
         model_parallel_size: int = 1,
         tensors: Collection[str] | None = None,
-        window: int = 8,
+        window: int | None = None,
+        window_bytes: int = 1 << 30,
         timeout: float = 300.0,
         workers: int = 1,
         threads: int | None = None,
     ) -> None:
         _check_ranks(dp_rank, dp_size, model_parallel_size)
         _at_least("micro_batch", micro_batch, 1)
-        _at_least("window", window, 1)
+        if window is not None:
+            _at_least("window", window, 0)
+        _at_least("window_bytes", window_bytes, 1)
         _at_least("consumed", consumed, 0)
         for name, most in (("max_steps", max_steps), ("max_samples", max_samples)):
             if most is not None:
@@ -131,7 +138,7 @@ class Loader:
         self._epochs, self._max_steps, self._max_samples = epochs, max_steps, max_samples
         self._skips = _skips(skips)
         self._tensors = None if tensors is None else tuple(tensors)
-        self._window, self._timeout = window, timeout
+        self._window, self._window_bytes, self._timeout = window, window_bytes, timeout
         self._workers, self._threads = workers, threads
         self._source = source
         #: What the checkpoint was written with.
@@ -150,7 +157,7 @@ class Loader:
         self._bad_logged = 0
         self._warned_of_bad = False
         self._step: dict[str, Any] | None = None
-        self._closed = False
+        self._closed = self._ready = False
         # Arithmetic that does not divide is refused here, before anything is asked.
         self._new_course(consumed, stop=None)
         self.run = run_name(run, dp_size)
@@ -202,7 +209,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Micro batches of this rank from here to the end. TypeError where there is no end."""
-        self.wait_ready()
+        self._open()
         course, begun = self._course, self._taken
         if course is None or course.end() is None:
             raise TypeError("this loader has no length: it was given neither epochs nor max_steps nor max_samples")
@@ -217,8 +224,19 @@ class Loader:
         return max((counted.known_batches() or 0) - begun, 0)
 
     def wait_ready(self) -> None:
-        """Waits until workers can be asked, and checks the plan and the settings against them. Call it before the first
-        collective: what is wrong is then an error here, and no hang there."""
+        """Waits until the first batch is there; checks the plan against the workers', and with the run's other ranks that
+        all begin with the same stream, global batch, size and samples consumed. Call it before the first collective: what
+        is wrong is then an error here (RunMismatch, PlanChanged, WorkersUnreachable), and no hang there."""
+        if self._ready:
+            return
+        self._open()
+        assert self._puller is not None
+        self._know_ahead()
+        self._puller.wait_ready()
+        self._ready = True
+
+    def _open(self) -> None:
+        """Asks the workers for the plan; nothing of the stream yet."""
         if self._puller is not None:
             return
         if self._closed:
@@ -235,6 +253,7 @@ class Loader:
             self.micro_batch,
             plan["plan"],
             self._window,
+            self._window_bytes,
             course,
         )
 
@@ -281,7 +300,7 @@ class Loader:
         A step counts as soon as its last micro batch was handed out, so call it after ``optimizer.step()``, before the
         next batch; within a step it is the step's begin. A trainer that counts by itself gives its own ``consumed``.
         """
-        self.wait_ready()
+        self._open()
         if consumed is not None:
             _at_least("consumed", consumed, 0)
         return {
@@ -341,7 +360,7 @@ class Loader:
     def plan(self) -> dict[str, Any]:
         """Everything that decides what stands at a position, to be written beside checkpoints: {"stream", "plan" (its
         digest), "samples_per_epoch", "datasets", "facts"}. ``feedmill diff`` compares two of them."""
-        self.wait_ready()
+        self._open()
         assert self._plan is not None
         plan = self._plan
         return {
@@ -365,7 +384,7 @@ class Loader:
     @property
     def samples_per_epoch(self) -> int:
         """N: positions of one epoch."""
-        self.wait_ready()
+        self._open()
         assert self._plan is not None
         return self._plan["samples_per_epoch"]
 
@@ -386,8 +405,12 @@ class Loader:
     def stats(self) -> dict[str, Any]:
         """How the queue stands: ready, outstanding and target (micro batches), steps, batches, consumed; seconds waited (in
         all), waiting (now), stepped (in whole steps) and pace (the trainer's own time for a micro batch); wait_ratio;
-        rows, tokens, supervised, filler, bad, bytes, padding; rows_per_dataset; copied_out; ledger_lost."""
+        batch_bytes; requests, hedged (asked of a second worker because the first was late) and silenced (workers that fell
+        silent); rows, tokens, supervised, filler, bad, bytes, padding; rows_per_dataset; copied_out; ledger_lost."""
         queue = self._puller.stats() if self._puller is not None else {}
+        if self._fleet is not None:
+            asked = self._fleet.stats()
+            queue |= {name: asked[name] for name in ("requests", "hedged", "silenced")}
         totals = self._totals
         queue |= totals.described(self._dataset_names())
         queue["consumed"] = self.consumed
@@ -458,8 +481,8 @@ class Loader:
         if isinstance(source, (list, tuple)):
             return [str(address) for address in source]
         text = os.fspath(source)  # type: ignore[arg-type]
-        if "://" in text:
-            return [part.strip() for part in text.split(",")]
+        if "://" in text or text.startswith("file:"):
+            return [text]
         self._node = NodeWorkers(text, run=self.run, count=self._workers, threads=self._threads)
         return self._node.addresses
 
@@ -544,7 +567,7 @@ class Loader:
         if not callable(self._global_batch):
             return
         assert self._course is not None and self._puller is not None
-        needed = self._taken + max(KNOWN_AHEAD, self._window) + 1
+        needed = self._taken + max(KNOWN_AHEAD, self._window or 0) + 1
         while (known := self._course.known_batches()) is not None and known < needed:
             size = self._size_at(self._course.known_until())
             if not self._course.add_step(size):

@@ -14,7 +14,7 @@ use feedmill_protocol::http::{
 };
 use feedmill_protocol::report::{MAX_REPORT_BYTES, RankReport, WorkerState};
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, bad_request, not_found};
@@ -221,8 +221,9 @@ async fn bad(State(app): Shared) -> Response<Body> {
     }
 }
 
-async fn status(State(app): Shared) -> Response<Body> {
-    answer::json(&app.status())
+async fn status(State(app): Shared, uri: Uri) -> Response<Body> {
+    let without = uri.query().is_some_and(|query| query.split('&').any(|part| part == "reports=no"));
+    answer::json(&app.status(!without))
 }
 
 async fn report(State(app): Shared, request: Request) -> Response<Body> {
@@ -233,11 +234,7 @@ async fn report(State(app): Shared, request: Request) -> Response<Body> {
         let report: RankReport =
             serde_json::from_slice(&body).map_err(|error| bad_request(format!("report: {error}")))?;
         report.check().map_err(|error| bad_request(error.to_string()))?;
-        if app.keep_report(report) {
-            return Ok(());
-        }
-        let detail = "too many ranks report here";
-        Err(Problem::new(problem_kind::FULL, 503, "no room for another rank", detail))
+        app.reports(|reports, now| reports.keep(now, report)).map_err(|refusal| refusal.problem())
     };
     match kept.await {
         Ok(()) => {

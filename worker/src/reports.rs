@@ -1,0 +1,227 @@
+//! Takes what ranks report, gives the last report of each, and a refusal where the ranks of a run do not agree.
+//! Pure: time is an argument.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use feedmill_protocol::http::{Problem, problem_kind};
+use feedmill_protocol::report::{KeptReport, RankReport, RunBegin};
+
+/// Ranks whose last report is kept.
+const MAX_REPORTS: usize = 4096;
+/// Runs whose begin is kept, and streams of one run.
+const MAX_RUNS: usize = 512;
+const MAX_STREAMS: usize = 16;
+/// A rank that has not reported for so long is forgotten, and so is a run of which nobody has.
+const REPORT_LIFE: Duration = Duration::from_secs(600);
+
+/// The reports of all ranks whose home this worker is, or was for a while.
+#[derive(Debug, Default)]
+pub struct Reports {
+    kept: HashMap<Key, (Instant, RankReport)>,
+    runs: HashMap<String, Run>,
+}
+
+/// A rank reads several streams beside each other: its training and an evaluation, say.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Key {
+    run: String,
+    stream: String,
+    rank: u32,
+}
+
+/// What the ranks of one run have said of how they begin.
+#[derive(Debug)]
+struct Run {
+    /// The first that was said.
+    first: Said,
+    /// By stream.
+    begins: BTreeMap<String, Stream>,
+    /// Ranks that have announced any stream.
+    ranks: BTreeSet<u32>,
+    heard: Instant,
+}
+
+#[derive(Debug)]
+struct Stream {
+    said: Said,
+    /// Ranks that have said the same since.
+    ranks: BTreeSet<u32>,
+}
+
+/// One rank's words.
+#[derive(Clone, Debug)]
+struct Said {
+    stream: String,
+    rank: u32,
+    size: u32,
+    begin: RunBegin,
+}
+
+impl Said {
+    fn agrees(&self, other: &Said) -> bool {
+        (&self.stream, self.size, self.begin) == (&other.stream, other.size, other.begin)
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Said { stream, rank, size, begin: RunBegin { global_batch, micro_batch, consumed } } = self;
+        write!(
+            f,
+            "rank {rank} of {size} reads stream {stream:?} with global batch {global_batch} and micro batch \
+             {micro_batch} from {consumed} samples consumed on"
+        )
+    }
+}
+
+/// Why a report is not kept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Too many report here.
+    #[error("too many ranks report here")]
+    NoRoom,
+    /// Another rank of the run said something else.
+    #[error("{newer}, but {older}")]
+    Mismatch {
+        /// What this rank says.
+        newer: String,
+        /// What was said before.
+        older: String,
+    },
+}
+
+impl Refusal {
+    /// As it is answered.
+    #[must_use]
+    pub fn problem(&self) -> Problem {
+        match self {
+            Refusal::NoRoom => {
+                Problem::new(problem_kind::FULL, 503, "no room for another rank", self.to_string())
+            }
+            Refusal::Mismatch { .. } => {
+                let title = "the ranks of a run must begin alike";
+                let remedy = "give all ranks the same settings and checkpoint, and each start of a training a run name \
+                              of its own";
+                let problem = Problem::new(problem_kind::RUN_MISMATCH, 409, title, self.to_string());
+                Problem { remedy: Some(remedy.into()), ..problem }
+            }
+        }
+    }
+}
+
+impl Reports {
+    /// Keeps a rank's report if it is newer than the one that is kept; forgets the rank when it says farewell.
+    ///
+    /// # Errors
+    /// No room; a begin that another rank of the run contradicts.
+    pub fn keep(&mut self, now: Instant, report: RankReport) -> Result<(), Refusal> {
+        let key = Key { run: report.run.clone(), stream: report.stream.clone(), rank: report.rank };
+        if report.farewell {
+            self.forget(&key);
+            return Ok(());
+        }
+        if let Some(begin) = report.begin {
+            self.hold_against_others(now, &report, begin)?;
+        }
+        if let Some(run) = self.runs.get_mut(&report.run) {
+            run.heard = now;
+        }
+        if let Some((at, kept)) = self.kept.get_mut(&key) {
+            // A rank that begins anew counts its reports anew.
+            if kept.sequence < report.sequence || report.begin.is_some() {
+                (*at, *kept) = (now, report);
+            }
+            return Ok(());
+        }
+        if self.kept.len() >= MAX_REPORTS {
+            self.kept.retain(|_, (at, _)| now.duration_since(*at) < REPORT_LIFE);
+        }
+        if self.kept.len() >= MAX_REPORTS {
+            return Err(Refusal::NoRoom);
+        }
+        self.kept.insert(key, (now, report));
+        Ok(())
+    }
+
+    /// The last report of each rank, those that have grown old left out.
+    #[must_use]
+    pub fn list(&self, now: Instant) -> Vec<KeptReport> {
+        let mut kept: Vec<(&Key, KeptReport)> = self
+            .kept
+            .iter()
+            .map(|(key, (at, report))| (key, now.duration_since(*at), report))
+            .filter(|(_, age, _)| *age < REPORT_LIFE)
+            .map(|(key, age, report)| {
+                let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+                (key, KeptReport { age_ms, report: report.clone() })
+            })
+            .collect();
+        kept.sort_by_key(|(key, _)| *key);
+        kept.into_iter().map(|(_, report)| report).collect()
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.kept.remove(key);
+        let Some(run) = self.runs.get_mut(&key.run) else { return };
+        if let Some(stream) = run.begins.get_mut(&key.stream) {
+            stream.ranks.remove(&key.rank);
+            if stream.ranks.is_empty() {
+                run.begins.remove(&key.stream);
+            }
+        }
+        if run.begins.is_empty() {
+            self.runs.remove(&key.run);
+        }
+    }
+
+    /// The first rank of a run that announces a stream says how it is read; the others must say the same. A rank
+    /// that announces a stream again has begun anew, as after a crash, and then it is the first.
+    ///
+    /// Ranks that begin with different streams do not agree either, unless one reads for itself alone (a size of
+    /// 1, as for an evaluation by one rank); what a rank reads beside its first stream is its own affair.
+    fn hold_against_others(
+        &mut self,
+        now: Instant,
+        report: &RankReport,
+        begin: RunBegin,
+    ) -> Result<(), Refusal> {
+        let said = Said { stream: report.stream.clone(), rank: report.rank, size: report.size, begin };
+        if self.runs.len() >= MAX_RUNS && !self.runs.contains_key(&report.run) {
+            self.runs.retain(|_, run| now.duration_since(run.heard) < REPORT_LIFE);
+            if self.runs.len() >= MAX_RUNS {
+                return Err(Refusal::NoRoom);
+            }
+        }
+        let alone = |said: &Said| Stream { said: said.clone(), ranks: BTreeSet::from([said.rank]) };
+        let known = self.runs.get_mut(&report.run).filter(|run| now.duration_since(run.heard) < REPORT_LIFE);
+        let Some(run) = known else {
+            let begins = BTreeMap::from([(said.stream.clone(), alone(&said))]);
+            let ranks = BTreeSet::from([said.rank]);
+            self.runs.insert(report.run.clone(), Run { first: said, begins, ranks, heard: now });
+            return Ok(());
+        };
+        let mismatch = |other: &Said| Refusal::Mismatch { newer: said.to_string(), older: other.to_string() };
+        let is_full = run.begins.len() >= MAX_STREAMS;
+        match run.begins.get_mut(&said.stream) {
+            Some(stream) if stream.said.agrees(&said) => {
+                stream.ranks.insert(said.rank);
+            }
+            Some(stream) if stream.ranks.contains(&said.rank) => *stream = alone(&said),
+            Some(stream) => return Err(mismatch(&stream.said)),
+            None if said.size > 1 && run.first.size > 1 && !run.ranks.contains(&said.rank) => {
+                return Err(mismatch(&run.first));
+            }
+            None if is_full => return Err(Refusal::NoRoom),
+            None => {
+                run.begins.insert(said.stream.clone(), alone(&said));
+            }
+        }
+        run.ranks.insert(said.rank);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

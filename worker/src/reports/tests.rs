@@ -1,0 +1,161 @@
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[expect(clippy::disallowed_methods, reason = "any moment will do")]
+fn moment() -> Instant {
+    Instant::now()
+}
+
+fn report(rank: u32, sequence: u64) -> RankReport {
+    RankReport {
+        run: "run".into(),
+        stream: "train".into(),
+        plan: "sha256:0".into(),
+        rank,
+        size: 4,
+        ready: 0,
+        target: 8,
+        waiting_ms: 0,
+        wait_ms: 0,
+        step_ms: 0,
+        waited_ms: 0,
+        computed_ms: 0,
+        trained: 0,
+        consumed: 0,
+        sequence,
+        farewell: false,
+        begin: None,
+    }
+}
+
+fn begins(rank: u32, consumed: u64) -> RankReport {
+    let begin = RunBegin { global_batch: 64, micro_batch: 4, consumed };
+    RankReport { begin: Some(begin), consumed, ..report(rank, 1) }
+}
+
+fn of_stream(stream: &str, report: RankReport) -> RankReport {
+    RankReport { stream: stream.into(), ..report }
+}
+
+#[test]
+fn the_highest_sequence_wins_and_old_reports_are_forgotten() {
+    let mut reports = Reports::default();
+    let now = moment();
+    for sequence in [1, 3, 2] {
+        reports.keep(now + sequence as u32 * SECOND, report(0, sequence)).unwrap();
+    }
+    reports.keep(now + 5 * SECOND, of_stream("eval", report(0, 9))).unwrap();
+    let listed = reports.list(now + 10 * SECOND);
+    let seen: Vec<_> =
+        listed.iter().map(|kept| (&*kept.report.stream, kept.report.sequence, kept.age_ms)).collect();
+    assert_eq!(seen, [("eval", 9, 5_000), ("train", 3, 7_000)]);
+    assert!(reports.list(now + 5 * SECOND + REPORT_LIFE).is_empty());
+}
+
+#[test]
+fn a_rank_that_says_farewell_is_forgotten_at_once() {
+    let mut reports = Reports::default();
+    let now = moment();
+    reports.keep(now, begins(0, 0)).unwrap();
+    reports.keep(now, begins(1, 0)).unwrap();
+    reports.keep(now, RankReport { farewell: true, ..report(0, 2) }).unwrap();
+    let ranks: Vec<u32> = reports.list(now).iter().map(|kept| kept.report.rank).collect();
+    assert_eq!(ranks, [1]);
+    assert!(reports.keep(now, begins(2, 512)).is_err(), "the run goes on");
+    reports.keep(now, RankReport { farewell: true, ..report(1, 2) }).unwrap();
+    reports.keep(now, begins(2, 512)).unwrap();
+}
+
+#[test]
+fn no_more_ranks_and_runs_than_there_is_room_for() {
+    let mut reports = Reports::default();
+    let now = moment();
+    for rank in 0..MAX_REPORTS as u32 {
+        reports.keep(now, RankReport { size: u32::MAX, ..report(rank, 1) }).unwrap();
+    }
+    let another = RankReport { size: u32::MAX, ..report(u32::MAX - 1, 1) };
+    assert_eq!(reports.keep(now, another.clone()), Err(Refusal::NoRoom));
+    reports.keep(now + REPORT_LIFE, another).unwrap();
+    assert_eq!(reports.kept.len(), 1);
+
+    let mut reports = Reports::default();
+    let of_run = |number: usize| RankReport { run: format!("run-{number}"), ..begins(0, 0) };
+    for number in 0..MAX_RUNS {
+        reports.keep(now, of_run(number)).unwrap();
+    }
+    assert_eq!(reports.keep(now, of_run(MAX_RUNS)), Err(Refusal::NoRoom));
+    reports.keep(now, of_run(3)).unwrap();
+    reports.keep(now + REPORT_LIFE, of_run(MAX_RUNS)).unwrap();
+    assert_eq!(reports.runs.len(), 1);
+}
+
+/// Each row: what the ranks announce one after another, and whether it is taken.
+#[test]
+fn ranks_that_begin_otherwise_than_the_first_are_refused() {
+    let with = |rank, change: fn(&mut RunBegin)| {
+        let mut report = begins(rank, 0);
+        change(report.begin.as_mut().unwrap());
+        report
+    };
+    let alone = |stream, rank| RankReport { size: 1, ..of_stream(stream, begins(rank, 0)) };
+    let cases: Vec<(&str, Vec<(RankReport, bool)>)> = vec![
+        ("all agree", vec![(begins(0, 0), true), (begins(1, 0), true), (begins(2, 0), true)]),
+        ("begin", vec![(begins(0, 0), true), (begins(1, 256), false), (begins(2, 0), true)]),
+        ("global batch", vec![(begins(0, 0), true), (with(1, |begin| begin.global_batch = 128), false)]),
+        ("micro batch", vec![(begins(0, 0), true), (with(1, |begin| begin.micro_batch = 8), false)]),
+        ("size", vec![(begins(0, 0), true), (RankReport { size: 8, ..begins(1, 0) }, false)]),
+        ("stream", vec![(begins(0, 0), true), (of_stream("eval", begins(1, 0)), false)]),
+        (
+            "an evaluation beside the training",
+            vec![
+                (begins(0, 0), true),
+                (begins(1, 0), true),
+                (of_stream("eval", begins(0, 7)), true),
+                (of_stream("eval", begins(1, 7)), true),
+                (of_stream("eval", begins(1, 8)), true),
+                (of_stream("eval", begins(0, 9)), false),
+            ],
+        ),
+        (
+            "one rank evaluates alone, and first",
+            vec![(alone("eval", 0), true), (begins(0, 0), true), (begins(1, 0), true)],
+        ),
+        // After a crash the ranks come back from a checkpoint, in any order.
+        (
+            "a new start under an old name",
+            vec![
+                (begins(0, 0), true),
+                (begins(1, 0), true),
+                (begins(1, 256), true),
+                (begins(0, 256), true),
+                (begins(2, 0), false),
+                (begins(2, 256), true),
+            ],
+        ),
+    ];
+    let now = moment();
+    for (name, announced) in cases {
+        let mut reports = Reports::default();
+        for (number, (report, taken)) in announced.into_iter().enumerate() {
+            let kept = reports.keep(now, report);
+            assert_eq!(kept.is_ok(), taken, "{name}, number {number}: {kept:?}");
+        }
+    }
+}
+
+#[test]
+fn a_refusal_names_both_sides() {
+    let mut reports = Reports::default();
+    let now = moment();
+    reports.keep(now, begins(3, 51_200)).unwrap();
+    let problem = reports.keep(now, begins(1, 0)).unwrap_err().problem();
+    assert_eq!((problem.status, &*problem.kind), (409, problem_kind::RUN_MISMATCH));
+    assert_eq!(
+        problem.detail,
+        "rank 1 of 4 reads stream \"train\" with global batch 64 and micro batch 4 from 0 samples consumed on, but \
+         rank 3 of 4 reads stream \"train\" with global batch 64 and micro batch 4 from 51200 samples consumed on"
+    );
+    // Nobody is held against a run that has long ended.
+    reports.keep(now + REPORT_LIFE, begins(1, 0)).unwrap();
+}
