@@ -209,14 +209,14 @@ impl TextProcessor {
         rendered.check_messages(conversation)?;
         let places = rendered.template_tokens(&self.tokenizer);
         let spans = self.supervised_spans(&rendered, &places, conversation)?;
-        let prepared = self.tokenize(&rendered, &places, &spans)?;
+        let (prepared, framed) = self.tokenize(&rendered, &places, &spans)?;
         if prepared.images.len() != conversation.images.len() {
             return Err(EncodeError::Placeholders {
                 placeholders: prepared.images.len(),
                 images: conversation.images.len(),
             });
         }
-        if self.settings.sanitize && !self.vision_tokens_frame_images(&prepared) {
+        if self.settings.sanitize && !framed {
             return Err(LayoutError::Vision.into());
         }
         if !prepared.loss_mask.contains(&1) {
@@ -353,23 +353,14 @@ impl TextProcessor {
             .collect())
     }
 
-    /// Vision tokens come from the template alone, so there are as many as images ask for.
-    fn vision_tokens_frame_images(&self, prepared: &Prepared) -> bool {
-        // Rows have fewer than 2^32 tokens: text has fewer bytes.
-        let count =
-            |id: i32| prepared.tokens.iter().map(|token| u32::from(*token == id)).sum::<u32>() as usize;
-        let images = prepared.images.len();
-        count(self.ids.vision_start) == images
-            && count(self.ids.vision_end) == images
-            && self.ids.video_pad.is_none_or(|id| count(id) == 0)
-    }
-
+    /// The row, and whether vision tokens frame its images and stand nowhere else: they come from the template alone,
+    /// so there are as many as images ask for.
     fn tokenize(
         &self,
         rendered: &Rendered,
         places: &[Place],
         spans: &[Range<usize>],
-    ) -> Result<Prepared, EncodeError> {
+    ) -> Result<(Prepared, bool), EncodeError> {
         let Rendered { text, cuts, .. } = rendered;
         let mut row = layout::Row::new(&self.tokenizer, spans, text.len());
         if self.settings.sanitize {
@@ -388,13 +379,19 @@ impl TextProcessor {
         }
         // Ids are checked to fit i32 when the vocabulary is loaded.
         let tokens: Vec<i32> = row.ids().iter().map(|id| id.cast_signed()).collect();
-        let image_pad = self.ids.image_pad;
-        let images = tokens
-            .iter()
-            .enumerate()
-            .filter(|(_, id)| **id == image_pad)
-            .map(|(position, _)| position)
-            .collect();
-        Ok(Prepared { tokens, loss_mask: row.loss_mask, images })
+        let SpecialIds { image_pad, vision_start, vision_end, video_pad, .. } = self.ids;
+        let least = image_pad.min(vision_start).min(vision_end).min(video_pad.unwrap_or(image_pad));
+        let (mut images, mut starts, mut ends, mut videos) = (Vec::new(), 0, 0, 0);
+        // These ids come after those of words, so most tokens are passed by with one comparison.
+        for (position, id) in tokens.iter().enumerate().filter(|(_, id)| **id >= least) {
+            starts += usize::from(*id == vision_start);
+            ends += usize::from(*id == vision_end);
+            videos += usize::from(Some(*id) == video_pad);
+            if *id == image_pad {
+                images.push(position);
+            }
+        }
+        let framed = starts == images.len() && ends == images.len() && videos == 0;
+        Ok((Prepared { tokens, loss_mask: row.loss_mask, images }, framed))
     }
 }

@@ -10,6 +10,7 @@
 mod file;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use aho_corasick::{AhoCorasick, FindIter, MatchKind};
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
@@ -34,8 +35,11 @@ pub(crate) struct Tokenizer {
     options: EncodeOptions,
     /// Whether text is normalised to NFC.
     nfc: bool,
-    /// Bytes of text per id; 0 for ids that do not exist.
-    lengths: Vec<u32>,
+    /// Bytes of text per id; 0 for ids that do not exist, [`LONG`] for those in `long`. One byte each, so that the table
+    /// stays in the processor's cache.
+    lengths: Vec<u8>,
+    /// Bytes of text of ids with [`LONG`] bytes or more.
+    long: HashMap<u32, u32>,
     added: Vec<AddedToken>,
     /// Over `added`, those matched before normalisation.
     raw: Matcher,
@@ -44,6 +48,9 @@ pub(crate) struct Tokenizer {
     /// The ids of what templates write between added tokens, see [`TEMPLATE_PIECES`].
     pieces: Vec<(&'static str, Vec<u32>)>,
 }
+
+/// Stands in the table of lengths for this many bytes and more.
+const LONG: u8 = u8::MAX;
 
 /// What templates write between added tokens again and again. A call of the library costs more than these are long, so
 /// their ids are asked for once.
@@ -230,7 +237,10 @@ impl Tokenizer {
 
     /// Bytes of normalised text that an id stands for; 0 for an unknown id.
     pub(crate) fn length(&self, id: u32) -> usize {
-        usize::try_from(id).ok().and_then(|id| self.lengths.get(id)).map_or(0, |length| *length as usize)
+        match usize::try_from(id).ok().and_then(|id| self.lengths.get(id)) {
+            Some(&LONG) => self.long.get(&id).map_or(0, |length| *length as usize),
+            length => length.map_or(0, |length| usize::from(*length)),
+        }
     }
 
     /// Whether an id exists.

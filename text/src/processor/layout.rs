@@ -274,12 +274,23 @@ impl<'a> Row<'a> {
         let learnt = self.learnt(piece, &normalized, &range);
         let mut spans = learnt.as_deref().unwrap_or_default().iter().peekable();
         let mut token_start = 0;
-        let masks = self.loss_mask.iter_mut().skip(first);
-        for (id, mask) in PipelineToken::cast_slice(tokens).iter().zip(masks) {
+        for (place, id) in (first..).zip(PipelineToken::cast_slice(tokens)) {
             let token_end = token_start + self.tokenizer.length(*id);
             // Spans are in order, so the first that does not end before the token begins first as well.
             while spans.next_if(|span| span.end <= token_start).is_some() {}
-            *mask = u8::from(spans.peek().is_some_and(|span| token_end > span.start));
+            if spans.peek().is_some_and(|span| token_end > span.start) {
+                if spans.peek().is_some_and(|span| span.end >= normalized.len()) {
+                    // All that follow are learnt.
+                    let rest = tokens.get(place - first..).unwrap_or_default();
+                    token_start += self.tokenizer.covered(rest);
+                    self.loss_mask.truncate(place);
+                    self.loss_mask.resize(self.tokens.len(), 1);
+                    break;
+                }
+                if let Some(mask) = self.loss_mask.get_mut(place) {
+                    *mask = 1;
+                }
+            }
             token_start = token_end;
         }
         extent(token_start)?;

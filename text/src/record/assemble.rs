@@ -76,9 +76,17 @@ pub(super) fn assemble(
     })
 }
 
+/// Whether a text has the byte with which all placeholders begin: most have not, and looking for a byte is fastest.
+fn may_hold_placeholders(text: &str) -> bool {
+    memchr::memchr(b'<', text.as_bytes()).is_some()
+}
+
 fn refuse_other_placeholders(message: &RawMessage) -> Result<(), RecordError> {
     for part in &message.parts {
         let RawPart::Text(text) = part else { continue };
+        if !may_hold_placeholders(text) {
+            continue;
+        }
         for what in OTHER_PLACEHOLDERS {
             if text.contains(what) {
                 return Err(RecordError::UnsupportedModality { what });
@@ -168,8 +176,8 @@ fn match_placeholders(
             .filter(|message| roles.contains(&message.role))
             .flat_map(|message| &message.parts)
             .map(|part| match part {
-                RawPart::Text(text) => text.matches(PLACEHOLDER).count(),
-                RawPart::Image { .. } => 0,
+                RawPart::Text(text) if may_hold_placeholders(text) => text.matches(PLACEHOLDER).count(),
+                RawPart::Text(_) | RawPart::Image { .. } => 0,
             })
             .sum()
     };
@@ -202,6 +210,12 @@ fn match_placeholders(
         }
         for part in std::mem::take(&mut raw.parts) {
             let RawPart::Text(text) = part else { continue };
+            if !may_hold_placeholders(&text) {
+                if !text.is_empty() {
+                    parts.push(Part::Text(text));
+                }
+                continue;
+            }
             for (index, stretch) in text.split(PLACEHOLDER).enumerate() {
                 if index > 0 {
                     parts.push(Part::Image(next));

@@ -123,7 +123,7 @@ fn read_range(fields: &Map<String, Value>) -> Result<Option<(u64, u64)>, &'stati
 }
 
 impl ImageReference {
-    fn from_text(text: &str, image: usize) -> Result<Self, RecordError> {
+    pub(super) fn from_text(text: &str, image: usize) -> Result<Self, RecordError> {
         let bad = |why| RecordError::BadReference { image, why };
         if text.is_empty() {
             return Err(bad("it is empty"));

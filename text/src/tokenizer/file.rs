@@ -12,7 +12,7 @@ use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{AddedToken, Matcher, Tokenizer};
+use super::{AddedToken, LONG, Matcher, Tokenizer};
 
 /// Why a tokenizer cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -173,6 +173,9 @@ impl Tokenizer {
                 .map(|(index, token)| (index, token.content.clone()))
                 .collect()
         };
+        let long = (0..).zip(&lengths).filter(|(_, length)| **length >= u32::from(LONG));
+        let long = long.map(|(id, length)| (id, *length)).collect();
+        let lengths = lengths.iter().map(|length| u8::try_from(*length).unwrap_or(LONG)).collect();
         let mut tokenizer = Self {
             options: Self::options(),
             nfc,
@@ -180,6 +183,7 @@ impl Tokenizer {
             normalized: Matcher::new(patterns(true))?,
             pipeline,
             lengths,
+            long,
             added,
             pieces: Vec::new(),
         };

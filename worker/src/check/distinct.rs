@@ -6,6 +6,7 @@
 //! the order or on how it was split up. Counts are exact up to the fixed number, and estimates above.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -34,7 +35,31 @@ pub struct Distinct {
     /// Hashes that begin with fewer zero bits are not kept.
     level: u32,
     /// (hash, data set) → uses.
-    seen: HashMap<(u128, u32), Seen>,
+    seen: HashMap<(u128, u32), Seen, BuildHasherDefault<Half>>,
+}
+
+/// Half of a hash is a hash: its low bits, the data set added. What is kept is decided by the high bits.
+#[derive(Default)]
+struct Half(u64);
+
+impl Hasher for Half {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u128(&mut self, hash: u128) {
+        // The low half.
+        self.0 ^= hash as u64;
+    }
+
+    fn write_u32(&mut self, set: u32) {
+        // An odd number with bits all over: neighbouring data sets are far from each other.
+        self.0 = self.0.wrapping_add(u64::from(set).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
 }
 
 impl Default for Distinct {
@@ -47,7 +72,7 @@ impl Distinct {
     /// An empty one that keeps at most `capacity` things.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        Self { capacity: capacity.max(1), level: 0, seen: HashMap::new() }
+        Self { capacity: capacity.max(1), level: 0, seen: HashMap::default() }
     }
 
     /// Counts one thing of a data set.

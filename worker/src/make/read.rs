@@ -6,7 +6,7 @@ use feedmill_protocol::bad::BadClass;
 use feedmill_source::{ObjectUri, Record, RecordReadError, ReferenceError};
 use feedmill_text::fault::FaultClass;
 use feedmill_text::processor::Prepared;
-use feedmill_text::record::{Conversation, ImageReference, Row, parse_line, read_row};
+use feedmill_text::record::{Conversation, ImageReference, Row, parse_record, read_row};
 
 use super::{Attempt, Fault, MakeError};
 use crate::order::RecordId;
@@ -121,9 +121,9 @@ pub(crate) fn interpret(
     if dataset.exclude.contains(&line) {
         return Err(bad(BadClass::Excluded, "the line is in the data set's exclude list".into()));
     }
-    let row =
-        parse_line(&record.bytes).map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
-    read_record(stream, id, row, Place { line, row: None })
+    let conversation = parse_record(&record.bytes, &dataset.rules)
+        .map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
+    read_conversation(stream, id, conversation, Place { line, row: None })
 }
 
 /// A record as columns, wherever it stood.
@@ -135,9 +135,21 @@ pub(super) fn read_record(
 ) -> Result<ReadSample, Attempt> {
     let dataset =
         stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;
+    let conversation = read_row(row, &dataset.rules)
+        .map_err(|error| Attempt::Bad(place.fault(bad_class(error.class()), with_causes(&error))))?;
+    read_conversation(stream, id, conversation, place)
+}
+
+/// A record in internal form.
+fn read_conversation(
+    stream: &Stream,
+    id: RecordId,
+    conversation: Conversation,
+    place: Place,
+) -> Result<ReadSample, Attempt> {
+    let dataset =
+        stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;
     let bad = |class, detail| Attempt::Bad(place.fault(class, detail));
-    let conversation =
-        read_row(row, &dataset.rules).map_err(|error| bad(bad_class(error.class()), with_causes(&error)))?;
     let prepared = stream
         .processor
         .text
