@@ -529,17 +529,12 @@ impl Simulation {
         let sent = self.instant(self.copies[range.copies[0]].asked);
         let at = due(sent, self.instant(range.needed_at), waited_for, state.times.median());
         let now = self.instant(self.now);
-        match at {
-            Some(at) if at <= now => {
-                if !self.ask_second(rank, number) {
-                    self.at(self.now + nanos(0.1), Event::Look(rank, number));
-                }
-            }
-            Some(at) => {
-                let at = self.now + (at - now).as_nanos() as u64;
-                self.at(at, Event::Look(rank, number));
-            }
-            None => {}
+        let Some(at) = at else { return };
+        if at > now {
+            let at = self.now + (at - now).as_nanos() as u64;
+            self.at(at, Event::Look(rank, number));
+        } else if !self.ask_second(rank, number) {
+            self.at(self.now + nanos(0.1), Event::Look(rank, number));
         }
     }
 
