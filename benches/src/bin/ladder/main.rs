@@ -124,7 +124,7 @@ fn main() -> anyhow::Result<()> {
     for rung in Rung::MEASURED {
         let first = (rung.number() + 1) * batch * (arguments.batches + WARM);
         let measured = machine.measure(rung, first, arguments.batches, step)?;
-        println!("{}: {}: waits {:.1} %", rung.number(), rung.name(), 100.0 * measured.wait());
+        println!("{}{}: waits {:.1} %", rung.mark(), rung.name(), 100.0 * measured.wait());
         all.push(measured);
     }
     let load_after = load();
@@ -282,7 +282,7 @@ fn table(all: &[Measured], step: Duration, arguments: &Arguments) -> String {
     );
     for measured in all {
         let cost = &measured.cost;
-        let name = format!("{} {}", measured.rung.number(), measured.rung.name());
+        let name = format!("{}{}", measured.rung.mark(), measured.rung.name());
         let cpu = format!("{:.1} {:.1} {:.1} {:.1}", cost.trainer, cost.coordinator, cost.worker, cost.s3);
         lines.push_str(&format!(
             "{name:<42} {:>5.1} % {:>6.1} ms {:>6.1} ms {:>8.1}   {cpu:>34}   {}\n",

@@ -18,11 +18,11 @@ pub fn page(all: &[Measured], about: &str) -> String {
         let (waiting, training) = (WIDE * wait, WIDE * (1.0 - wait));
         let middle = top + BAR / 2.0 + 5.0;
         bars.push_str(&format!(
-            "<text x='270' y='{middle:.0}' text-anchor='end'>{} {}</text>\
+            "<text x='270' y='{middle:.0}' text-anchor='end'>{}{}</text>\
              <rect class='wait' x='280' y='{top:.0}' width='{waiting:.1}' height='{BAR}'/>\
              <rect class='train' x='{:.1}' y='{top:.0}' width='{training:.1}' height='{BAR}'/>\
              <text x='{:.0}' y='{middle:.0}' class='figure'>{:.1} %</text>\n",
-            measured.rung.number(),
+            measured.rung.mark(),
             measured.rung.name(),
             280.0 + waiting,
             280.0 + WIDE + 12.0,
@@ -31,7 +31,7 @@ pub fn page(all: &[Measured], about: &str) -> String {
         rows.push_str(&format!(
             "<tr><td>{}</td><td>{}</td><td class='n'>{:.1} %</td><td class='n'>{:.1}</td><td class='n'>{:.1}</td>\
              <td class='n'>{:.1}</td><td class='n'>{:.1} / {:.1} / {:.1} / {:.1}</td><td>{}</td></tr>\n",
-            measured.rung.number(),
+            measured.rung.mark(),
             measured.rung.describes(),
             100.0 * wait,
             cost.waiting * 1e3,

@@ -49,6 +49,11 @@ impl Rung {
         }
     }
 
+    /// Its number in a table, where it is a rung.
+    pub fn mark(self) -> String {
+        if self == Self::BytesAside { String::new() } else { format!("{} ", self.number()) }
+    }
+
     /// In a table.
     pub fn name(self) -> &'static str {
         match self {
