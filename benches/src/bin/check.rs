@@ -1,7 +1,8 @@
 //! How fast `feedmill check` goes through text on one core, beside what it cannot leave out: reading the lines, parsing
-//! them, rendering and tokenizing them, and beside a parser that keeps nothing; in turns. CPU time of the process, so
-//! that a busy machine disturbs ratios little. And how fast it reads the headers of pictures from an S3 server, beside
-//! the same GETs and nothing else.
+//! them, rendering and tokenizing them, and beside a parser that keeps nothing and the tokenizer library alone, which
+//! nothing that counts tokens can beat; in turns, for records of two lengths. CPU time of the process, so that a busy
+//! machine disturbs ratios little. And how fast it reads the headers of pictures from an S3 server, beside the same GETs
+//! and nothing else.
 
 use std::hint::black_box;
 use std::io::Write as _;
@@ -13,7 +14,7 @@ use feedmill_benches::dataset::{BUCKET, Dataset, PipelineText};
 use feedmill_benches::figures::{load, median, now, print_line, rounded};
 use feedmill_benches::{photos, roles};
 use feedmill_source::{CredentialsSource, FetchSettings, ObjectUri, S3Settings, Stores};
-use feedmill_text::processor::{ProcessorFiles, TextProcessor, TextSettings};
+use feedmill_text::processor::{Prepared, ProcessorFiles, TextProcessor, TextSettings};
 use feedmill_text::record::{RecordRules, RecordShape, parse_record};
 use feedmill_worker::check::{Check, CheckOptions, Pictures, Selection};
 use feedmill_worker::in_process::Options;
@@ -21,6 +22,11 @@ use feedmill_worker::settings::read_pipeline;
 use futures_util::StreamExt as _;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
+use tokenizers::pipeline::{EncodeOptions, Override, PipelineTokenizer};
+
+/// As in the programs.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Text of records through `check`, per core.
 #[derive(Parser)]
@@ -31,6 +37,9 @@ struct Arguments {
     /// Sentences of an answer; two answers a record
     #[arg(long, default_value_t = 6)]
     sentences: usize,
+    /// Sentences of an answer in the longer records, which are a third as many
+    #[arg(long, default_value_t = 20)]
+    long_sentences: usize,
     /// Different words in the text, about
     #[arg(long, default_value_t = 20_000)]
     words: usize,
@@ -94,18 +103,18 @@ impl Prose {
     }
 }
 
-fn write(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {
-    let mut prose = Prose::new(arguments.words);
+fn write(path: &Path, words: usize, records: u64, sentences: usize) -> anyhow::Result<()> {
+    let mut prose = Prose::new(words);
     let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
-    for number in 0..arguments.records {
+    for number in 0..records {
         let record = json!({
             "id": format!("text-{number:08}"),
             "image": format!("{number:08}.jpg"),
             "conversations": [
                 {"from": "human", "value": format!("<image>\n{}", prose.text(1))},
-                {"from": "gpt", "value": prose.text(arguments.sentences)},
+                {"from": "gpt", "value": prose.text(sentences)},
                 {"from": "human", "value": prose.text(1)},
-                {"from": "gpt", "value": prose.text(arguments.sentences)},
+                {"from": "gpt", "value": prose.text(sentences)},
             ],
         });
         writeln!(file, "{record}")?;
@@ -119,9 +128,10 @@ fn main() -> anyhow::Result<()> {
     }
     let arguments = Arguments::parse();
     let load_before = load();
-    let text = text(&arguments)?;
+    let short = text(&arguments, arguments.records, arguments.sentences)?;
+    let long = text(&arguments, arguments.records.div_ceil(3), arguments.long_sentences)?;
     let images = images(&arguments)?;
-    print_line("check", load_before, &json!({"text": text, "images": images}));
+    print_line("check", load_before, &json!({"text": short, "long_text": long, "images": images}));
     Ok(())
 }
 
@@ -213,11 +223,37 @@ fn images(arguments: &Arguments) -> anyhow::Result<Value> {
     }))
 }
 
-fn text(arguments: &Arguments) -> anyhow::Result<Value> {
+/// The tokenizer as the library reads it, with everything that it knows.
+fn library(tokenizer_json: &[u8]) -> anyhow::Result<PipelineTokenizer> {
+    let mut file: Value = serde_json::from_slice(tokenizer_json)?;
+    let failed =
+        |error: &dyn std::fmt::Display| anyhow::anyhow!("the library refuses tokenizer.json: {error}");
+    tokenizers::canonicalize_value(&mut file).map_err(|error| failed(&error))?;
+    tokenizers::from_json(&file.to_string()).map_err(|error| failed(&error))
+}
+
+/// What is measured in turns, in MB/s of records.
+#[derive(Clone, Copy)]
+enum Work {
+    Check,
+    /// CPU time with two threads.
+    CheckOnTwo,
+    Values,
+    Parse,
+    Prepare,
+    Library,
+}
+
+impl Work {
+    const ALL: [Work; 6] =
+        [Work::Check, Work::CheckOnTwo, Work::Values, Work::Parse, Work::Prepare, Work::Library];
+}
+
+fn text(arguments: &Arguments, records: u64, sentences: usize) -> anyhow::Result<Value> {
     let dataset = Dataset::write(&[], 0)?;
     let root = dataset.buckets().join("photos");
     let manifest = root.join("data/photos.jsonl");
-    write(&manifest, arguments)?;
+    write(&manifest, arguments.words, records, sentences)?;
     let (cache, limits) = ("sharedMemory: 64Mi, fetch: 256Mi, decode: 1Gi", "maxImagePixels: 30000000");
     let path = dataset.pipeline(&PipelineText { s3: false, max_pixels: 602_112, cache, limits })?;
     let pipeline = read_pipeline(&path)?;
@@ -231,53 +267,85 @@ fn text(arguments: &Arguments) -> anyhow::Result<Value> {
         preprocessor_config_json: file("preprocessor_config.json")?,
     };
     let processor = TextProcessor::load(&files, &TextSettings::default())?;
+    let library = library(&files.tokenizer_json)?;
+    let encode = EncodeOptions {
+        add_special_tokens: false,
+        encode_special_tokens: false,
+        padding: Override::Off,
+        truncation: Override::Off,
+    };
     let rules = RecordRules::from(RecordShape::Conversations);
     let parsed: Vec<_> = lines.iter().map(|line| parse_record(line, &rules)).collect::<Result<_, _>>()?;
+    let rows: Vec<_> = parsed.iter().map(|record| processor.prepare(record)).collect::<Result<_, _>>()?;
+    let rendered: Vec<String> = rows.iter().map(|row| processor.decode(row.ids())).collect();
+    let tokens: usize = rows.iter().map(Prepared::text_len).sum();
+    drop(rows);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let check = || -> anyhow::Result<Check> {
-        let machine = Options { threads: Some(1), ..Options::default() };
-        runtime.block_on(Check::open(&pipeline, options(Pictures::No, 1), machine, None, None))
+    let check = |threads: usize| -> anyhow::Result<f64> {
+        let machine = Options { threads: Some(threads), ..Options::default() };
+        let mut opened =
+            runtime.block_on(Check::open(&pipeline, options(Pictures::No, 1), machine, None, None))?;
+        let begun = cpu();
+        runtime.block_on(opened.read_text())?;
+        Ok(cpu() - begun)
     };
-    let (mut whole, mut values, mut parse, mut prepare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let seconds = |work: Work| -> anyhow::Result<f64> {
+        Ok(match work {
+            Work::Check => check(1)?,
+            Work::CheckOnTwo => check(2)?,
+            Work::Values => spent(|| {
+                lines.iter().filter(|line| black_box(serde_json::from_slice::<Value>(line)).is_ok()).count()
+            }),
+            Work::Parse => {
+                spent(|| lines.iter().filter(|line| black_box(parse_record(line, &rules)).is_ok()).count())
+            }
+            Work::Prepare => {
+                spent(|| parsed.iter().filter(|record| black_box(processor.prepare(record)).is_ok()).count())
+            }
+            Work::Library => {
+                let mut ids = Vec::new();
+                spent(|| {
+                    for text in &rendered {
+                        ids.clear();
+                        let _ = black_box(library.encode_into(text, &encode, &mut ids));
+                    }
+                })
+            }
+        })
+    };
+    let mut rates = Work::ALL.map(|_| Vec::new());
     for round in 0..=arguments.rounds {
-        let mut opened = check()?;
-        let checked = spent(|| runtime.block_on(opened.read_text()));
-        let value = spent(|| {
-            lines.iter().filter(|line| black_box(serde_json::from_slice::<Value>(line)).is_ok()).count()
-        });
-        let one = spent(|| lines.iter().filter(|line| black_box(parse_record(line, &rules)).is_ok()).count());
-        let two =
-            spent(|| parsed.iter().filter(|record| black_box(processor.prepare(record)).is_ok()).count());
-        let rate = |seconds: f64| bytes.len() as f64 / 1e6 / seconds;
-        println!(
-            "check {:.0}, serde_json Value {:.0}, parse {:.0}, render and tokenize {:.0} MB/s; load {}",
-            rate(checked),
-            rate(value),
-            rate(one),
-            rate(two),
-            load()
-        );
-        // The first round fills caches.
-        if round > 0 {
-            for (times, time) in
-                [(&mut whole, checked), (&mut values, value), (&mut parse, one), (&mut prepare, two)]
-            {
-                times.push(rate(time));
+        for (rates, work) in rates.iter_mut().zip(Work::ALL) {
+            let rate = bytes.len() as f64 / 1e6 / seconds(work)?;
+            // The first round fills caches.
+            if round > 0 {
+                rates.push(rate);
             }
         }
+        if round == 0 {
+            continue;
+        }
+        let last = rates.each_ref().map(|rates| rates.last().copied().unwrap_or_default());
+        let [whole, two, value, parse, prepare, library] = last;
+        println!(
+            "check {whole:.0}, on two threads {two:.0}, serde_json Value {value:.0}, parse {parse:.0}, render and \
+             tokenize {prepare:.0}, tokenizers alone {library:.0} MB/s; load {}",
+            load()
+        );
     }
-    let tokens: usize =
-        parsed.iter().filter_map(|record| processor.prepare(record).ok()).map(|row| row.text_len()).sum();
-    let [whole, values, parse, prepare] = [whole, values, parse, prepare].map(median);
+    let [whole, two, values, parse, prepare, library] = rates.map(median);
     Ok(json!({
         "records": lines.len(),
         "record_bytes": bytes.len() / lines.len().max(1),
         "record_tokens": tokens / lines.len().max(1),
         "check_mb_s": rounded(whole),
+        "check_mb_s_per_core_on_two": rounded(two),
         "serde_json_value_mb_s": rounded(values),
         "parse_mb_s": rounded(parse),
         "render_and_tokenize_mb_s": rounded(prepare),
+        "tokenizers_alone_mb_s": rounded(library),
         "check_of_what_it_cannot_leave_out": rounded(whole * (1.0 / parse + 1.0 / prepare)),
+        "check_of_tokenizers_alone": rounded(whole / library),
         "goal_mb_s": 200,
     }))
 }
