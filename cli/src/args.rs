@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use feedmill_client::{AccessError, Pass, PassSettings, TokenSource};
 use feedmill_protocol::position::Range;
 use feedmill_protocol::ranks::{LayoutError, RankLayout};
 
@@ -109,10 +110,34 @@ pub struct StorageArguments {
     pub embedded_s3: Vec<BucketFolder>,
 }
 
+/// What workers are shown, and whom this command trusts.
+#[derive(Clone, Debug, Default, Args)]
+pub struct AccessArguments {
+    /// File whose first line is the workers' bearer token
+    #[arg(long, value_name = "FILE", env = "FEEDMILL_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Authorities that workers' certificates must be signed by, PEM [default: those of this machine]
+    #[arg(long, value_name = "FILE", env = "FEEDMILL_CA_FILE")]
+    pub ca_file: Option<PathBuf>,
+}
+
+impl AccessArguments {
+    /// What goes with requests to workers.
+    ///
+    /// # Errors
+    /// A file that cannot be read or used.
+    pub fn pass(&self) -> Result<Pass, AccessError> {
+        Pass::new(PassSettings {
+            token: self.token_file.clone().map(TokenSource::File),
+            authorities: self.ca_file.clone(),
+        })
+    }
+}
+
 /// `feedmill get`.
 #[derive(Clone, Debug, Args)]
 pub struct GetArguments {
-    /// A pipeline, or http://HOST:PORT of a worker; a file needs no server
+    /// A pipeline, or http://HOST:PORT or https:// of a worker; a file needs no server
     #[arg(value_name = "FILE|URL")]
     pub target: String,
     /// Positions START-END, the end not included
@@ -130,6 +155,9 @@ pub struct GetArguments {
     /// Writes the batch as a safetensors file
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// What workers are shown.
+    #[command(flatten)]
+    pub access: AccessArguments,
     /// Where the data is.
     #[command(flatten)]
     pub storage: StorageArguments,
@@ -138,7 +166,7 @@ pub struct GetArguments {
 /// `feedmill show`.
 #[derive(Clone, Debug, Args)]
 pub struct ShowArguments {
-    /// A pipeline, or http://HOST:PORT of a worker; a file needs no server
+    /// A pipeline, or http://HOST:PORT or https:// of a worker; a file needs no server
     #[arg(value_name = "FILE|URL")]
     pub target: String,
     /// The position
@@ -156,6 +184,9 @@ pub struct ShowArguments {
     /// The stream to look into
     #[arg(long, value_name = "NAME", default_value = "train")]
     pub stream: String,
+    /// What workers are shown.
+    #[command(flatten)]
+    pub access: AccessArguments,
     /// Where the data is.
     #[command(flatten)]
     pub storage: StorageArguments,
@@ -164,7 +195,7 @@ pub struct ShowArguments {
 /// `feedmill diff`.
 #[derive(Clone, Debug, Args)]
 pub struct DiffArguments {
-    /// A plan.json that a loader wrote beside a checkpoint, or http://HOST:PORT of a worker
+    /// A plan.json that a loader wrote beside a checkpoint, or http://HOST:PORT or https:// of a worker
     #[arg(value_name = "PLAN")]
     pub before: String,
     /// The other one
@@ -173,6 +204,9 @@ pub struct DiffArguments {
     /// The stream, where a worker has several
     #[arg(long, value_name = "NAME", default_value = "train")]
     pub stream: String,
+    /// What workers are shown.
+    #[command(flatten)]
+    pub access: AccessArguments,
 }
 
 /// `feedmill check`.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use feedmill_client::Endpoint;
+use feedmill_client::{Endpoint, Pass};
 use feedmill_protocol::http::PATH_PLAN;
 use feedmill_protocol::plan::Plan;
 use serde_json::Value;
@@ -18,18 +18,19 @@ use crate::{http, output};
 /// # Errors
 /// A plan that cannot be had.
 pub async fn run(arguments: &DiffArguments) -> anyhow::Result<ExitCode> {
-    let here = plan(&arguments.before, &arguments.stream).await.map_err(Usage::of)?;
-    let there = plan(&arguments.after, &arguments.stream).await.map_err(Usage::of)?;
+    let pass = arguments.access.pass().map_err(Usage::of)?;
+    let here = plan(&arguments.before, &arguments.stream, &pass).await.map_err(Usage::of)?;
+    let there = plan(&arguments.after, &arguments.stream, &pass).await.map_err(Usage::of)?;
     let (text, differ) = describe(&here, &there);
     output::print(&text)?;
     Ok(if differ { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The facts of a plan.json, of what a worker answers to /v1/plan, or of a worker.
-async fn plan(source: &str, stream: &str) -> anyhow::Result<Plan> {
+async fn plan(source: &str, stream: &str, pass: &Pass) -> anyhow::Result<Plan> {
     let bytes = if source.contains("://") {
         let endpoint: Endpoint = source.parse()?;
-        http::get(&endpoint, PATH_PLAN).await?.to_vec()
+        http::get(&endpoint, pass, PATH_PLAN).await?.to_vec()
     } else {
         std::fs::read(Path::new(source)).with_context(|| format!("cannot read {source}"))?
     };

@@ -30,7 +30,8 @@ pub async fn run(arguments: &GetArguments) -> anyhow::Result<()> {
             pieces.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         )));
     }
-    let target = Target::open(&arguments.target, &arguments.stream, &arguments.storage).await?;
+    let target =
+        Target::open(&arguments.target, &arguments.stream, &arguments.storage, &arguments.access).await?;
     let datasets = target.dataset_names(&arguments.stream).await?;
     for (number, piece) in pieces.into_iter().enumerate() {
         let frame = target.batch(&arguments.stream, piece, arguments.stop).await?;

@@ -25,7 +25,8 @@ pub async fn run(arguments: &ShowArguments) -> anyhow::Result<()> {
             position..position.saturating_add(arguments.count.map_or(1, u64::from))
         }
     };
-    let target = Target::open(&arguments.target, &arguments.stream, &arguments.storage).await?;
+    let target =
+        Target::open(&arguments.target, &arguments.stream, &arguments.storage, &arguments.access).await?;
     if let Some(path) = &arguments.html {
         html::write(&target, &arguments.stream, positions, path).await?;
         return output::print(&format!("written to {}\n", path.display()));

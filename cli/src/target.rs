@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
-use feedmill_client::Endpoint;
+use feedmill_client::{Endpoint, Pass};
 use feedmill_protocol::http::{PATH_PLAN, batch_path, picture_path, sample_path};
 use feedmill_protocol::position::Range;
 use feedmill_worker::in_process::{InProcess, Options};
 use serde_json::Value;
 
-use crate::args::StorageArguments;
+use crate::args::{AccessArguments, StorageArguments};
 use crate::scratch::Scratch;
 use crate::storage::Storage;
 use crate::usage::Usage;
@@ -18,7 +18,7 @@ use crate::{http, pipeline};
 /// Where batches come from.
 pub enum Target {
     /// A worker.
-    Worker(Endpoint),
+    Worker(Endpoint, Pass),
     /// A pipeline, in this process.
     Pipeline(Box<Local>),
 }
@@ -43,7 +43,12 @@ impl Target {
     ///
     /// # Errors
     /// A malformed address, a file that is no pipeline, data that cannot be read.
-    pub async fn open(text: &str, stream: &str, storage: &StorageArguments) -> anyhow::Result<Self> {
+    pub async fn open(
+        text: &str,
+        stream: &str,
+        storage: &StorageArguments,
+        access: &AccessArguments,
+    ) -> anyhow::Result<Self> {
         if text.contains("://") {
             if !storage.embedded_s3.is_empty() {
                 return Err(Usage::of(anyhow!(
@@ -52,6 +57,7 @@ impl Target {
             }
             return Ok(Self::Worker(
                 text.parse().map_err(|error: feedmill_client::ClientError| Usage::of(error))?,
+                access.pass().map_err(Usage::of)?,
             ));
         }
         let pipeline = pipeline::read(Path::new(text), stream).map_err(Usage::of)?;
@@ -74,11 +80,11 @@ impl Target {
     /// # Errors
     /// A worker that cannot be reached.
     pub async fn dataset_names(&self, stream: &str) -> anyhow::Result<Vec<String>> {
-        let endpoint = match self {
+        let (endpoint, pass) = match self {
             Self::Pipeline(local) => return Ok(local.datasets.clone()),
-            Self::Worker(endpoint) => endpoint,
+            Self::Worker(endpoint, pass) => (endpoint, pass),
         };
-        let plans: Value = serde_json::from_slice(&http::get(endpoint, PATH_PLAN).await?)
+        let plans: Value = serde_json::from_slice(&http::get(endpoint, pass, PATH_PLAN).await?)
             .with_context(|| format!("{endpoint} answers {PATH_PLAN} with something else than JSON"))?;
         let names = plans["streams"][stream]["datasets"].as_array();
         Ok(names.map_or_else(Vec::new, |names| {
@@ -92,7 +98,9 @@ impl Target {
     /// What a worker answers instead.
     pub async fn batch(&self, stream: &str, range: Range, stop: Option<u64>) -> anyhow::Result<Vec<u8>> {
         match self {
-            Self::Worker(endpoint) => Ok(http::get(endpoint, &batch_path(stream, range, stop)).await?.into()),
+            Self::Worker(endpoint, pass) => {
+                Ok(http::get(endpoint, pass, &batch_path(stream, range, stop)).await?.into())
+            }
             Self::Pipeline(local) => {
                 let frame = local.worker.batch(stream, range, stop).await;
                 frame.map_err(|problem| http::describe(&problem))
@@ -106,8 +114,8 @@ impl Target {
     /// What a worker answers instead.
     pub async fn picture(&self, stream: &str, position: u64, number: usize) -> anyhow::Result<Vec<u8>> {
         match self {
-            Self::Worker(endpoint) => {
-                Ok(http::get(endpoint, &picture_path(stream, position, number)).await?.into())
+            Self::Worker(endpoint, pass) => {
+                Ok(http::get(endpoint, pass, &picture_path(stream, position, number)).await?.into())
             }
             Self::Pipeline(local) => {
                 let picture = local.worker.picture(stream, position, number).await;
@@ -122,9 +130,9 @@ impl Target {
     /// What a worker answers instead.
     pub async fn sample(&self, stream: &str, position: u64) -> anyhow::Result<Value> {
         match self {
-            Self::Worker(endpoint) => {
+            Self::Worker(endpoint, pass) => {
                 let path = sample_path(stream, position);
-                serde_json::from_slice(&http::get(endpoint, &path).await?)
+                serde_json::from_slice(&http::get(endpoint, pass, &path).await?)
                     .with_context(|| format!("{endpoint} answers {path} with something else than JSON"))
             }
             Self::Pipeline(local) => {

@@ -386,3 +386,37 @@ fn pictures_of_the_page() {
     assert!((10_000..300_000).contains(&bytes), "the pictures have {bytes} bytes");
     assert_eq!(tab.complaints(), Vec::<String>::new());
 }
+
+/// The page itself is open to all, and has no data; what it asks for, it asks with the token that a person gives it.
+#[test]
+fn a_guarded_workers_page_asks_for_the_token() {
+    let (folder, pipeline) = photos();
+    let tokens = folder.path().join("tokens");
+    let token = "page-token-0123456789";
+    std::fs::write(&tokens, token).unwrap();
+    let worker = Worker::start_with(&pipeline, &["--token-file", tokens.to_str().unwrap()]);
+    let mut browser = Browser::start();
+    let mut tab = browser.open(&format!("{}/", worker.url), WINDOW);
+    let give = |tab: &mut Tab<'_>, token: &str| {
+        tab.until("!document.getElementById('locked').hidden");
+        tab.eval(&format!(
+            "(() => {{
+                document.getElementById('token').value = {};
+                document.querySelector('#locked button').click();
+            }})()",
+            json!(token)
+        ));
+    };
+    give(&mut tab, "wrong-token-0123456789");
+    tab.until("document.getElementById('summary').textContent.includes('not admitted')");
+    has(&mut tab, "#summary", &["locked"]);
+    assert_eq!(tab.eval("document.body.dataset.shown === undefined"), true);
+    give(&mut tab, token);
+    shown(&mut tab, "train", 0);
+    assert!(pixels(&mut tab) == expected(&pipeline, 0), "the browser's pixels are not the patches'");
+    // It is kept nowhere that another page or another port could see.
+    let kept = "document.cookie + localStorage.length + sessionStorage.length + location.href + document.documentElement.outerHTML";
+    let kept = tab.eval(kept).as_str().unwrap().to_owned();
+    assert!(kept.starts_with("00http://") && !kept.contains(token), "{kept}");
+    assert_eq!(tab.eval("document.getElementById('token').value"), "");
+}

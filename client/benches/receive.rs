@@ -1,4 +1,4 @@
-//! How much CPU receiving batches costs, beside a raw TCP read of the same bytes in the same run.
+//! How much CPU receiving batches costs, in the clear and over TLS, beside a raw TCP read of the same bytes in the same run.
 //!
 //! `cargo bench -p feedmill-client --bench receive` prints one JSON line per shape. The server is this
 //! program again in a process of its own, so that each side's CPU time is its own. Both sides run on one
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use feedmill_access::{Guard, GuardFiles, Pass, PassSettings};
 use feedmill_client::{BatchRequest, Endpoint, ExpectedPlan, Fleet, FleetSettings};
 use feedmill_protocol::frame::{BatchShape, FORMAT_VERSION, write_header};
 use feedmill_protocol::http::{CONTENT_SAFETENSORS, HEADER_PLAN};
@@ -25,8 +26,12 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
 
 const SERVE: &str = "FEEDMILL_BENCH_SERVE_BYTES";
+/// Folder with cert.pem and key.pem.
+const CERTIFICATE: &str = "FEEDMILL_BENCH_CERTIFICATE";
 const RANGES: u64 = 4;
 const ROWS: u64 = 4;
 const ROUNDS: usize = 5;
@@ -54,8 +59,14 @@ struct Round {
 }
 
 fn measure(bytes: usize, streams: usize, repeats: usize) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+    let authority = folder.path().join("cert.pem");
+    std::fs::write(&authority, made.cert.pem()).expect("a file");
+    std::fs::write(folder.path().join("key.pem"), made.signing_key.serialize_pem()).expect("a file");
     let mut server = Command::new(std::env::current_exe().expect("own path"))
         .env(SERVE, bytes.to_string())
+        .env(CERTIFICATE, folder.path())
         .stdout(Stdio::piped())
         .spawn()
         .expect("a second process");
@@ -64,13 +75,18 @@ fn measure(bytes: usize, streams: usize, repeats: usize) {
         let line = lines.next().expect("an address").expect("a line");
         line.parse().expect("an address")
     };
-    let (batches, raw) = (address(), address());
-    let fleet = Fleet::new(FleetSettings::new("bench", vec![Endpoint::from(batches)]));
-    let fleet = fleet.expect("a fleet");
+    let (batches, secured, raw) = (address(), address(), address());
+    let fleet = |endpoint: Endpoint, pass: Pass| {
+        Fleet::new(FleetSettings { pass, ..FleetSettings::new("bench", vec![endpoint]) }).expect("a fleet")
+    };
+    let clear = fleet(Endpoint::from(batches), Pass::default());
+    let trusting = PassSettings { token: None, authorities: Some(authority) };
+    let tls = fleet(Endpoint::from(secured).over_tls(), Pass::new(trusting).expect("an authority"));
     let runtime = runtime();
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let (mut ours, mut over_tls, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        ours.push(timed(server.id(), || runtime.block_on(fetch(&fleet, streams, repeats))));
+        ours.push(timed(server.id(), || runtime.block_on(fetch(&clear, streams, repeats))));
+        over_tls.push(timed(server.id(), || runtime.block_on(fetch(&tls, streams, repeats))));
         theirs.push(timed(server.id(), || read_raw(raw, bytes, repeats)));
     }
     server.kill().expect("an end");
@@ -89,7 +105,7 @@ fn measure(bytes: usize, streams: usize, repeats: usize) {
     };
     let line = serde_json::json!({
         "bench": "receive", "batch_bytes": bytes, "streams": streams, "rounds": ROUNDS,
-        "feedmill": figures(&ours), "raw_tcp": figures(&theirs),
+        "feedmill": figures(&ours), "feedmill_tls": figures(&over_tls), "raw_tcp": figures(&theirs),
     });
     println!("{line}");
 }
@@ -158,8 +174,10 @@ fn range(number: u64) -> Range {
 async fn serve(bytes: usize) {
     let frames: Arc<Vec<Bytes>> = Arc::new((0..RANGES).map(|number| frame(range(number), bytes)).collect());
     let bind = || tokio::net::TcpListener::bind("127.0.0.1:0");
-    let (batches, raw) = (bind().await.expect("a port"), bind().await.expect("a port"));
+    let (batches, secured) = (bind().await.expect("a port"), bind().await.expect("a port"));
+    let raw = bind().await.expect("a port");
     println!("{}", batches.local_addr().expect("an address"));
+    println!("{}", secured.local_addr().expect("an address"));
     println!("{}", raw.local_addr().expect("an address"));
     let answers = Arc::clone(&frames);
     tokio::spawn(async move {
@@ -174,27 +192,44 @@ async fn serve(bytes: usize) {
             });
         }
     });
+    let folder = std::path::PathBuf::from(std::env::var_os(CERTIFICATE).expect("a folder"));
+    let certificate = Some((folder.join("cert.pem"), folder.join("key.pem")));
+    let guard = Guard::new(GuardFiles { certificate, ..GuardFiles::default() }).expect("a certificate");
+    let acceptor = TlsAcceptor::from(guard.tls().expect("TLS"));
     loop {
-        let (socket, _) = batches.accept().await.expect("a connection");
-        socket.set_nodelay(true).expect("an option");
-        let frames = Arc::clone(&answers);
-        let service = service_fn(move |request: Request<Incoming>| {
-            let (_, range) = request.uri().path().rsplit_once('/').expect("a range");
-            let range: Range = range.parse().expect("a range");
-            let body = frames[(range.start() / ROWS) as usize].clone();
-            async move {
-                let answer = Response::builder()
-                    .header("content-type", CONTENT_SAFETENSORS)
-                    .header(HEADER_PLAN, Plan::new().digest().to_string())
-                    .body(Full::new(body));
-                Ok::<_, Infallible>(answer.expect("an answer"))
+        tokio::select! {
+            accepted = batches.accept() => {
+                let (socket, _) = accepted.expect("a connection");
+                socket.set_nodelay(true).expect("an option");
+                answer(socket, Arc::clone(&answers));
             }
-        });
-        tokio::spawn(
-            hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                .serve_connection(TokioIo::new(socket), service),
-        );
+            accepted = secured.accept() => {
+                let (socket, _) = accepted.expect("a connection");
+                socket.set_nodelay(true).expect("an option");
+                answer(acceptor.accept(socket).await.expect("a handshake"), Arc::clone(&answers));
+            }
+        }
     }
+}
+
+/// Serves a connection on a task of its own.
+fn answer<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(socket: S, frames: Arc<Vec<Bytes>>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (_, range) = request.uri().path().rsplit_once('/').expect("a range");
+        let range: Range = range.parse().expect("a range");
+        let body = frames[(range.start() / ROWS) as usize].clone();
+        async move {
+            let answer = Response::builder()
+                .header("content-type", CONTENT_SAFETENSORS)
+                .header(HEADER_PLAN, Plan::new().digest().to_string())
+                .body(Full::new(body));
+            Ok::<_, Infallible>(answer.expect("an answer"))
+        }
+    });
+    tokio::spawn(
+        hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .serve_connection(TokioIo::new(socket), service),
+    );
 }
 
 /// A batch of at least this many bytes, nearly all of them patches.

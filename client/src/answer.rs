@@ -73,6 +73,9 @@ pub(crate) fn refusal(
         StatusCode::CONFLICT if asked_with.is_some() && problem.kind == problem_kind::OTHER_PLAN => {
             Fault::OtherPlan { theirs: plan_of(headers) }
         }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Fault::Denied { status: status.as_u16(), problem: Box::new(problem) }
+        }
         _ => Fault::Status { status: status.as_u16(), problem: Box::new(problem) },
     }
 }

@@ -72,7 +72,7 @@ impl Attempt<'_> {
         }
 
         let timeouts = &settings.timeouts;
-        let answer = session.send(message, timeouts.head).await.map_err(on)?;
+        let answer = member.send(&mut session, message, timeouts.head).await.map_err(on)?;
         let (head, body) = answer.into_parts();
         let head_came = chance::now();
         member.heard();

@@ -18,7 +18,7 @@ use crate::answer;
 use crate::chance;
 use crate::choice::Standing;
 use crate::error::{Attempt, ClientError, SharedHistory, lock};
-use crate::fault::Fault;
+use crate::fault::{Fault, Verdict};
 use crate::fleet::Fleet;
 use crate::member::Member;
 use crate::settings::Endpoint;
@@ -76,6 +76,7 @@ impl Fleet {
         loop {
             let mut changed = std::pin::pin!(self.inner.changed.notified());
             changed.as_mut().enable();
+            let (mut denied, mut others) = (None, false);
             for member in self.members().iter() {
                 history.asking(&member.endpoint);
                 let fault = match self.control(member, Method::GET, PATH_PLAN, Bytes::new()).await {
@@ -89,11 +90,20 @@ impl Fleet {
                         fault: Box::new(fault),
                     });
                 }
+                match fault.verdict() {
+                    Verdict::Denied => denied = Some((member.endpoint.clone(), Box::new(fault.clone()))),
+                    Verdict::Down => {}
+                    _ => others = true,
+                }
                 history.push(Attempt {
                     worker: member.endpoint.clone(),
                     after: chance::now() - begin,
                     fault,
                 });
+            }
+            // Of those that answer, none admits this client.
+            if let Some((worker, fault)) = denied.filter(|_| !others) {
+                return Err(ClientError::Denied { worker, fault });
             }
             history.note(self.inner.sources_note());
             round = round.saturating_add(1);

@@ -19,7 +19,9 @@ use crate::settings::Endpoint;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// An address that is none.
-    #[error("worker address {text:?} {reason}; write http://HOST or http://HOST:PORT")]
+    #[error(
+        "worker address {text:?} {reason}; write http://HOST or http://HOST:PORT, or https:// in their place"
+    )]
     Endpoint {
         /// What was given.
         text: String,
@@ -56,6 +58,15 @@ pub enum ClientError {
         /// Who refused.
         worker: Endpoint,
         /// What it said; [`ClientError::problem`] gives its document.
+        fault: Box<Fault>,
+    },
+    /// No worker admits this client, or none can be trusted. Nothing is asked again by itself: a token or a
+    /// certificate must be changed first.
+    #[error("{worker}: {fault}")]
+    Denied {
+        /// One of those that were asked.
+        worker: Endpoint,
+        /// Why, and what to do.
         fault: Box<Fault>,
     },
     /// A record kills the process that makes it, on every worker. No retry helps: its line must be excluded.
@@ -168,8 +179,10 @@ impl ClientError {
     #[must_use]
     pub fn problem(&self) -> Option<&Problem> {
         match self {
-            ClientError::Refused { fault, .. } | ClientError::Control { fault, .. } => match fault.as_ref() {
-                Fault::Status { problem, .. } => Some(problem),
+            ClientError::Refused { fault, .. }
+            | ClientError::Denied { fault, .. }
+            | ClientError::Control { fault, .. } => match fault.as_ref() {
+                Fault::Status { problem, .. } | Fault::Denied { problem, .. } => Some(problem),
                 _ => None,
             },
             ClientError::LethalSample { problem, .. } | ClientError::RunMismatch { problem, .. } => {

@@ -3,6 +3,7 @@
 use std::error::Error as _;
 use std::time::Duration;
 
+use feedmill_access::TlsFault;
 use feedmill_protocol::frame::FrameError;
 use feedmill_protocol::http::{Problem, problem_kind};
 use feedmill_protocol::plan::PlanDigest;
@@ -75,6 +76,20 @@ pub enum Fault {
         /// Its plan, where it said so.
         theirs: Option<PlanDigest>,
     },
+    /// The worker does not admit this client: 401 or 403.
+    #[error("access denied, status {status}: {}", describe(.problem))]
+    Denied {
+        /// HTTP status.
+        status: u16,
+        /// What the worker said.
+        problem: Box<Problem>,
+    },
+    /// No connection over TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsFault),
+    /// The worker speaks TLS only.
+    #[error("the worker speaks TLS only; write https:// in its address")]
+    WantsTls,
     /// Any other status that is no success.
     #[error("status {status}: {}", describe(.problem))]
     Status {
@@ -121,6 +136,8 @@ pub(crate) enum Verdict {
     Rest(Duration),
     /// This worker does not serve this plan.
     Exclude,
+    /// This worker does not admit this client, or cannot be trusted: a person must act, unless others do.
+    Denied,
     /// No worker will answer otherwise.
     Fatal,
 }
@@ -129,7 +146,11 @@ impl Fault {
     /// What follows.
     pub(crate) fn verdict(&self) -> Verdict {
         match self {
-            Fault::Connect(_) | Fault::Lost(_) | Fault::Frozen | Fault::Silent => Verdict::Down,
+            Fault::Denied { .. } | Fault::WantsTls => Verdict::Denied,
+            Fault::Tls(fault) if fault.needs_a_person() => Verdict::Denied,
+            Fault::Tls(_) | Fault::Connect(_) | Fault::Lost(_) | Fault::Frozen | Fault::Silent => {
+                Verdict::Down
+            }
             Fault::Closed => Verdict::Reopen,
             Fault::NotNow { retry_after, .. } => Verdict::Rest(*retry_after),
             Fault::OtherPlan { .. } => Verdict::Exclude,
@@ -163,6 +184,9 @@ impl From<hyper::Error> for Fault {
         let mut source = error.source();
         while let Some(inner) = source {
             if let Some(inner) = inner.downcast_ref::<h2::Error>() {
+                if inner.is_remote() && inner.reason() == Some(h2::Reason::INADEQUATE_SECURITY) {
+                    return Fault::WantsTls;
+                }
                 // Graceful ends: the request was not taken, by the protocol's own word.
                 let refused = inner.reason() == Some(h2::Reason::REFUSED_STREAM);
                 let orderly = inner.is_go_away() && inner.reason() == Some(h2::Reason::NO_ERROR);

@@ -76,6 +76,7 @@ pub use batch::{Batch, Timings};
 pub use control::StreamPlan;
 pub use error::{Attempt, ClientError, Disagreement, History};
 pub use fault::Fault;
+pub use feedmill_access::{AccessError, Pass, PassSettings, TlsFault, Token, TokenError, TokenSource};
 pub use fleet::{BatchRequest, ExpectedPlan, Fleet, FleetStats};
 pub use puller::{Puller, PullerSettings};
 pub use settings::{Endpoint, FleetSettings, Timeouts};

@@ -4,11 +4,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
+use feedmill_access::{Application, Pass};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::buffer::Buffer;
@@ -28,6 +30,7 @@ const CONNECTION_WINDOW: u32 = 64 << 20;
 pub(crate) struct Link {
     endpoint: Endpoint,
     timeouts: Timeouts,
+    pass: Pass,
     /// Held while a connection is being opened, so that many askers open one.
     gate: tokio::sync::Mutex<()>,
     state: Mutex<State>,
@@ -49,8 +52,8 @@ pub(crate) struct Session {
 }
 
 impl Link {
-    pub(crate) fn new(endpoint: Endpoint, timeouts: Timeouts) -> Self {
-        Self { endpoint, timeouts, gate: tokio::sync::Mutex::new(()), state: Mutex::default() }
+    pub(crate) fn new(endpoint: Endpoint, timeouts: Timeouts, pass: Pass) -> Self {
+        Self { endpoint, timeouts, pass, gate: tokio::sync::Mutex::new(()), state: Mutex::default() }
     }
 
     /// The open connection, or a new one.
@@ -121,25 +124,39 @@ impl Link {
                 TcpStream::connect(address).await.map_err(|error| Fault::Connect(error.to_string()))?;
             // Without it a request waits for the acknowledgement of the one before.
             let _ = socket.set_nodelay(true);
-            Builder::new(TokioExecutor::new())
-                .timer(TokioTimer::new())
-                .max_frame_size(FRAME_BYTES)
-                .initial_stream_window_size(STREAM_WINDOW)
-                .initial_connection_window_size(CONNECTION_WINDOW)
-                .keep_alive_interval(self.timeouts.keep_alive_interval)
-                .keep_alive_timeout(self.timeouts.keep_alive_timeout)
-                .keep_alive_while_idle(true)
-                .handshake(TokioIo::new(socket))
-                .await
-                .map_err(|error| Fault::Connect(error.to_string()))
-        };
-        let (sender, connection) = match tokio::time::timeout(self.timeouts.connect, connect).await {
-            Ok(opened) => opened?,
-            Err(_) => {
-                let limit = self.timeouts.connect;
-                return Err(Fault::Connect(format!("no connection within {limit:?}")));
+            if self.endpoint.is_tls() {
+                let name = self.endpoint.server_name();
+                let secured = self.pass.secure(name, socket, Application::Http2).await?;
+                self.handshake(secured).await
+            } else {
+                self.handshake(socket).await
             }
         };
+        match tokio::time::timeout(self.timeouts.connect, connect).await {
+            Ok(opened) => opened,
+            Err(_) => {
+                let limit = self.timeouts.connect;
+                Err(Fault::Connect(format!("no connection within {limit:?}")))
+            }
+        }
+    }
+
+    /// HTTP/2 on a socket, which is served by a task of its own from then on.
+    async fn handshake<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        socket: S,
+    ) -> Result<SendRequest<Full<Bytes>>, Fault> {
+        let (sender, connection) = Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_frame_size(FRAME_BYTES)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .keep_alive_interval(self.timeouts.keep_alive_interval)
+            .keep_alive_timeout(self.timeouts.keep_alive_timeout)
+            .keep_alive_while_idle(true)
+            .handshake(TokioIo::new(socket))
+            .await
+            .map_err(|error| Fault::Connect(error.to_string()))?;
         let endpoint = self.endpoint.clone();
         tokio::spawn(async move {
             match connection.await {

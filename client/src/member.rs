@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use feedmill_access::Pass;
 use feedmill_protocol::http::{PATH_LIVE, PATH_LOAD};
 use feedmill_protocol::plan::PlanDigest;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -17,7 +19,7 @@ use crate::choice::{Seen, Standing};
 use crate::error::lock;
 use crate::fault::Fault;
 use crate::line::Line;
-use crate::link::{self, Link};
+use crate::link::{self, Link, Session};
 use crate::load::{Load, LoadStatus};
 use crate::settings::{Endpoint, FleetSettings, Timeouts};
 use crate::watch::Watch;
@@ -35,6 +37,7 @@ pub(crate) struct Member {
     /// Places for requests that may be outstanding on the bulk connection.
     pub(crate) line: Arc<Line>,
     timeouts: Timeouts,
+    pass: Pass,
     health: Mutex<Health>,
     /// Streams and plans that this worker has refused, with its own plan.
     refused_plans: Mutex<Vec<RefusedPlan>>,
@@ -145,10 +148,10 @@ impl Health {
 
 impl Member {
     pub(crate) fn new(endpoint: Endpoint, settings: &FleetSettings) -> Self {
-        let timeouts = settings.timeouts.clone();
+        let (timeouts, pass) = (settings.timeouts.clone(), settings.pass.clone());
         Self {
-            bulk: Link::new(endpoint.clone(), timeouts.clone()),
-            control: Link::new(endpoint.clone(), timeouts.clone()),
+            bulk: Link::new(endpoint.clone(), timeouts.clone(), pass.clone()),
+            control: Link::new(endpoint.clone(), timeouts.clone(), pass.clone()),
             line: Line::new(settings.streams_per_connection),
             health: Mutex::default(),
             refused_plans: Mutex::default(),
@@ -160,6 +163,7 @@ impl Member {
             was_late: Notify::new(),
             endpoint,
             timeouts,
+            pass,
         }
     }
 
@@ -383,7 +387,8 @@ impl Member {
     async fn probe(&self) -> Result<(), Fault> {
         let limit = self.timeouts.control;
         let mut session = self.bulk.session().await?;
-        let outcome = session.send(self.request(Method::GET, PATH_LIVE, Bytes::new())?, limit).await;
+        let request = self.request(Method::GET, PATH_LIVE, Bytes::new())?;
+        let outcome = self.send(&mut session, request, limit).await;
         match outcome {
             Ok(_) => Ok(()),
             Err(fault) => {
@@ -407,7 +412,7 @@ impl Member {
             loop {
                 let mut session = self.control.session().await?;
                 let request = self.request(method.clone(), path, body.clone())?;
-                match session.send(request, limit).await {
+                match self.send(&mut session, request, limit).await {
                     Ok(answer) => {
                         let (head, body) = answer.into_parts();
                         let (bytes, whole) = link::read_bounded(body, MAX_CONTROL_BYTES, limit).await?;
@@ -433,6 +438,24 @@ impl Member {
             Ok(outcome) => outcome,
             Err(_) => Err(Fault::NoHead(limit)),
         }
+    }
+
+    /// Sends a request with the token, and waits for the head of its answer. A token that is refused may have been
+    /// changed meanwhile: then once more, with the new one.
+    pub(crate) async fn send(
+        &self,
+        session: &mut Session,
+        mut request: Request<Full<Bytes>>,
+        limit: Duration,
+    ) -> Result<Response<Incoming>, Fault> {
+        let shown = self.pass.show(request.headers_mut());
+        let answer = session.send(request.clone(), limit).await?;
+        if answer.status() != StatusCode::UNAUTHORIZED || !self.pass.renewed(&shown).await {
+            return Ok(answer);
+        }
+        tracing::info!(worker = %self.endpoint, "the token was refused; its file has another one, which is shown");
+        self.pass.show(request.headers_mut());
+        session.send(request, limit).await
     }
 
     pub(crate) fn request(

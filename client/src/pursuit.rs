@@ -126,6 +126,8 @@ struct Round {
     number: u32,
     tried: Vec<Endpoint>,
     reopened: bool,
+    /// Workers that do not admit this client.
+    denied: usize,
     resume_at: Option<Instant>,
     /// These two run over all rounds.
     failures: u32,
@@ -137,6 +139,7 @@ impl Round {
         self.number = self.number.saturating_add(1);
         self.tried.clear();
         self.reopened = false;
+        self.denied = 0;
         self.resume_at = None;
     }
 }
@@ -379,6 +382,20 @@ impl Pursuit<'_> {
             }
             Verdict::Down => member.lost(connection, now, &fault),
             Verdict::AskAnother => member.failed(now),
+            Verdict::Denied => {
+                member.failed(now);
+                self.round.denied += 1;
+                let circle = self.circle(now);
+                let lives = |seen: &&Seen| !matches!(seen.standing, Standing::Down | Standing::Draining);
+                // One worker may have an old token file or certificate; when no other one is left, it is ours.
+                if self.round.denied >= circle.seen.iter().filter(lives).count() {
+                    return Err(ClientError::Denied {
+                        worker: member.endpoint.clone(),
+                        fault: Box::new(fault),
+                    });
+                }
+                tracing::warn!(worker = %member.endpoint, reason = %fault, "a worker does not admit this client");
+            }
             Verdict::Rest(pause) => member.asked_for_pause(now, pause),
             Verdict::Exclude => {
                 if let (Some(expected), Some(connection), Fault::OtherPlan { theirs }) =

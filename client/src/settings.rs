@@ -6,13 +6,15 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use feedmill_access::Pass;
 use feedmill_protocol::http::DEFAULT_PORT;
 
 use crate::error::ClientError;
 
-/// Where a worker listens: `http://host:port`.
+/// Where a worker listens: `http://host:port`, or `https://host:port` over TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
+    is_tls: bool,
     host: String,
     port: u16,
     /// The name that this address was found by.
@@ -32,7 +34,8 @@ impl Endpoint {
         self.port
     }
 
-    /// What the worker is called by whoever named it: the name that was resolved, else the host.
+    /// What the worker is called by whoever named it: the name that was resolved, else the host. Its certificate must
+    /// have that name.
     #[must_use]
     pub fn server_name(&self) -> &str {
         self.name.as_deref().unwrap_or_else(|| self.host())
@@ -40,7 +43,8 @@ impl Endpoint {
 
     /// One of this name's addresses.
     pub(crate) fn at(&self, address: SocketAddr) -> Self {
-        Self { name: Some(self.server_name().to_owned()), ..Self::from(address) }
+        let name = Some(self.server_name().to_owned());
+        Self { is_tls: self.is_tls, name, ..Self::from(address) }
     }
 
     /// True for the other of two addresses of one name, one of each family.
@@ -55,9 +59,24 @@ impl Endpoint {
     }
 }
 
+impl Endpoint {
+    /// Whether TLS is spoken there.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// The same over TLS.
+    #[must_use]
+    pub fn over_tls(self) -> Self {
+        Self { is_tls: true, ..self }
+    }
+}
+
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}:{}", self.host, self.port)
+        let scheme = if self.is_tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}:{}", self.host, self.port)
     }
 }
 
@@ -67,7 +86,7 @@ impl From<SocketAddr> for Endpoint {
             SocketAddr::V4(address) => address.ip().to_string(),
             SocketAddr::V6(address) => format!("[{}]", address.ip()),
         };
-        Self { host, port: address.port(), name: None }
+        Self { is_tls: false, host, port: address.port(), name: None }
     }
 }
 
@@ -77,7 +96,11 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Self, ClientError> {
         let wrong =
             |reason: &'static str| ClientError::Endpoint { text: text.chars().take(128).collect(), reason };
-        let rest = text.strip_prefix("http://").ok_or_else(|| wrong("does not begin with http://"))?;
+        let (is_tls, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+            (Some(rest), _) => (false, rest),
+            (None, Some(rest)) => (true, rest),
+            (None, None) => return Err(wrong("does not begin with http:// or https://")),
+        };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         if rest.contains(['/', '?', '#', '@']) {
             return Err(wrong("has a path or a user name"));
@@ -92,7 +115,7 @@ impl FromStr for Endpoint {
         if authority.host().is_empty() {
             return Err(wrong("has no host"));
         }
-        Ok(Self { host: authority.host().to_owned(), port, name: None })
+        Ok(Self { is_tls, host: authority.host().to_owned(), port, name: None })
     }
 }
 
@@ -195,6 +218,8 @@ pub struct FleetSettings {
     pub report_every: Option<Duration>,
     /// Asks a second worker for a range that is late, at most for 3 % of all ranges.
     pub hedge: bool,
+    /// The token that requests carry, and the authorities whose certificates are trusted.
+    pub pass: Pass,
 }
 
 impl FleetSettings {
@@ -212,6 +237,7 @@ impl FleetSettings {
             load_every: Some(Duration::from_secs(1)),
             report_every: Some(Duration::from_secs(2)),
             hedge: true,
+            pass: Pass::default(),
         }
     }
 
@@ -251,7 +277,11 @@ mod tests {
             ("http://worker-0.data.svc/", Ok(("worker-0.data.svc", DEFAULT_PORT))),
             ("http://[::1]:80", Ok(("::1", 80))),
             ("http://[::1]", Ok(("::1", DEFAULT_PORT))),
-            ("https://a:1", Err("http://")),
+            ("https://a:1", Ok(("a", 1))),
+            ("https://[::1]", Ok(("::1", DEFAULT_PORT))),
+            ("HTTPS://a:1", Err("https://")),
+            ("httpss://a:1", Err("https://")),
+            ("https://", Err("host")),
             ("a:1", Err("http://")),
             ("http://", Err("host")),
             ("http://:80", Err("host")),
@@ -266,6 +296,7 @@ mod tests {
                 (Ok(endpoint), Ok(pair)) => {
                     assert_eq!((endpoint.host(), endpoint.port()), pair);
                     assert_eq!(endpoint.to_string().parse::<Endpoint>().unwrap(), endpoint);
+                    assert_eq!(endpoint.is_tls(), text.starts_with("https"));
                 }
                 (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
                 (got, _) => panic!("{text:?} gave {got:?}"),

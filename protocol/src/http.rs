@@ -105,6 +105,8 @@ impl Problem {
 
 /// Problem kinds that clients act on.
 pub mod problem_kind {
+    /// 401: no token, or one that is not admitted; 403: sent to a name that is not the worker's.
+    pub const DENIED: &str = "feedmill:denied";
     /// 409: the worker has another plan than the asker.
     pub const OTHER_PLAN: &str = "feedmill:other-plan";
     /// 409: another rank of the run has announced other numbers than this one.

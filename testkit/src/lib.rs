@@ -11,6 +11,8 @@
 
 /// A real browser.
 pub mod browser;
+/// Certificates made for a test.
+pub mod certificates;
 mod client;
 mod proxy;
 mod versity;

@@ -1,6 +1,6 @@
 //! Errors of the client as Python has them: one class for each thing that a trainer may do about it.
 
-use feedmill_client::{ClientError, Fault};
+use feedmill_client::{AccessError, ClientError, Fault};
 use feedmill_protocol::course::CourseError;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -35,6 +35,12 @@ pub fn config(py: Python<'_>, message: &str) -> PyErr {
     named(py, "ConfigError", message)
 }
 
+/// A file of tokens or authorities that cannot be used.
+pub fn access(py: Python<'_>, error: &AccessError) -> PyErr {
+    let reason = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
+    config(py, &format!("{error}{reason}"))
+}
+
 /// Steps, skips or an end that contradict each other.
 pub fn course(py: Python<'_>, error: &CourseError) -> PyErr {
     config(py, &error.to_string())
@@ -54,6 +60,7 @@ pub fn client(py: Python<'_>, error: &ClientError, rank: Option<u64>) -> PyErr {
             Fault::Status { status: 422, .. } => "BadSamples",
             _ => "WorkerRefused",
         },
+        ClientError::Denied { .. } => "AccessDenied",
         ClientError::Control { .. } | ClientError::Malformed { .. } => "WorkerRefused",
         ClientError::Endpoint { .. }
         | ClientError::Setting { .. }
@@ -97,7 +104,7 @@ pub fn client(py: Python<'_>, error: &ClientError, rank: Option<u64>) -> PyErr {
                 details.set_item("worker", history.attempts().last().map(|last| last.worker.to_string()))?;
                 details.set_item("reason", history.to_string())
             }
-            ClientError::Control { worker, fault, .. } => {
+            ClientError::Denied { worker, fault } | ClientError::Control { worker, fault, .. } => {
                 details.set_item("worker", worker.to_string())?;
                 details.set_item("reason", fault.to_string())
             }

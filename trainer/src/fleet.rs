@@ -1,9 +1,10 @@
 //! The workers.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedmill_client::{ClientError, FleetSettings};
+use feedmill_client::{ClientError, FleetSettings, Pass, PassSettings, Token, TokenSource};
 use feedmill_protocol::model::ModelFacts;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -29,18 +30,49 @@ impl Drop for Fleet {
     }
 }
 
+/// What requests carry, and whom this process trusts.
+fn pass(
+    py: Python<'_>,
+    token: Option<String>,
+    token_file: Option<PathBuf>,
+    authorities: Option<PathBuf>,
+) -> PyResult<Pass> {
+    let token = match (token, token_file) {
+        (Some(token), _) => {
+            let token = Token::new(&token).map_err(|error| errors::config(py, &format!("token: {error}")))?;
+            Some(TokenSource::Text(token))
+        }
+        (None, Some(file)) => Some(TokenSource::File(file)),
+        (None, None) => None,
+    };
+    Pass::new(PassSettings { token, authorities }).map_err(|error| errors::access(py, &error))
+}
+
 #[pymethods]
 impl Fleet {
-    /// Workers at these addresses, `http://HOST:PORT`, names with many addresses, and `file:` lists, for a run;
-    /// opens nothing yet.
+    /// Workers at these addresses, `http://HOST:PORT` or `https://`, names with many addresses, and `file:` lists, for
+    /// a run; opens nothing yet. The token is given as
+    /// it is or in a file; authorities are those of the machine unless a file names others.
     #[new]
-    fn new(py: Python<'_>, sources: Vec<String>, run: String, timeout: f64, verify: bool) -> PyResult<Self> {
+    #[pyo3(signature = (sources, run, timeout, verify, token=None, token_file=None, ca_file=None))]
+    #[expect(clippy::too_many_arguments, reason = "the package names each of them")]
+    fn new(
+        py: Python<'_>,
+        sources: Vec<String>,
+        run: String,
+        timeout: f64,
+        verify: bool,
+        token: Option<String>,
+        token_file: Option<PathBuf>,
+        ca_file: Option<PathBuf>,
+    ) -> PyResult<Self> {
         let error = |error: &ClientError| errors::client(py, error, None);
         let sources = sources.iter().map(String::as_str);
         let mut settings = FleetSettings::from_sources(run, sources).map_err(|e| error(&e))?;
         settings.timeouts.total = Duration::try_from_secs_f64(timeout)
             .map_err(|_| errors::config(py, &format!("timeout {timeout} is no number of seconds")))?;
         settings.verify_hashes = verify;
+        settings.pass = pass(py, token, token_file, ca_file)?;
         let handle = runtime::handle()?;
         let inner = feedmill_client::Fleet::new(settings).map_err(|e| error(&e))?;
         Ok(Self { inner, handle, home: Home::here() })

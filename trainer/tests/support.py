@@ -43,8 +43,9 @@ def pipeline(folder: str, **changes: str) -> str:
 class Worker:
     """A worker process that ends with this one."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *arguments: str) -> None:
         command = [worker_program(), "--pipeline", path, "--listen", "127.0.0.1:0", "--exit-with-stdin", "--threads", "1"]
+        command += arguments
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use feedmill_access::Guard;
 use feedmill_arena::{Arena, ArenaSettings, Budget, BudgetError, Demand, check_against_cgroup};
 use feedmill_protocol::pipeline::ValidatedPipeline;
 use feedmill_protocol::pipeline::spec::DatasetSpec;
@@ -215,6 +216,8 @@ pub struct App {
     pub name: String,
     /// What is fixed before data is read.
     pub machinery: Machinery,
+    /// Who is admitted.
+    pub guard: Arc<Guard>,
     /// Set once data is read.
     pub loaded: OnceLock<Loaded>,
     state: AtomicU8,
@@ -253,6 +256,7 @@ impl App {
         Self {
             name,
             machinery,
+            guard: Arc::default(),
             loaded: OnceLock::new(),
             state: AtomicU8::new(0),
             doing: Mutex::new("starting".into()),
@@ -262,6 +266,12 @@ impl App {
             searching: Arc::new(Semaphore::new(SEARCHING_AT_ONCE)),
             reports: Mutex::default(),
         }
+    }
+
+    /// The same, with a guard before it; without one everybody is admitted.
+    #[must_use]
+    pub fn guarded(self, guard: Guard) -> Self {
+        Self { guard: Arc::new(guard), ..self }
     }
 
     /// Where it is in its life.

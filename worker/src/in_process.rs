@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use feedmill_access::GuardFiles;
 use feedmill_protocol::http::Problem;
 use feedmill_protocol::pipeline::ValidatedPipeline;
 use feedmill_protocol::plan::PlanDigest;
@@ -39,6 +40,7 @@ impl Options {
         Settings {
             name: "in-process".into(),
             listen: ([127, 0, 0, 1], 0).into(),
+            access: GuardFiles::default(),
             threads,
             cache_dir: self.cache_dir.unwrap_or_else(std::env::temp_dir),
             s3_endpoint: self.s3_endpoint,

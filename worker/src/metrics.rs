@@ -38,6 +38,10 @@ families! {
     SAMPLES: COUNTER "samples_total" [""] "Samples handed to connections, filler rows included.";
     BYTES_OUT: COUNTER "sent_bytes_total" [""] "Bytes of batches handed to connections.";
     OVERDUE: COUNTER "overdue_leases_total" [""] "Answers cut because their reader was too slow.";
+    TOKENS: GAUGE "tokens" [""] "Tokens that are admitted; 0 when none is asked for.";
+    REFUSED: COUNTER "refused_requests_total" [""] "Requests that were refused for want of a token, or for the name they were sent to.";
+    ACCESS_CHANGES: COUNTER "access_files_changed_total" [""] "Times that a changed token file or certificate came into use.";
+    ACCESS_FAILURES: COUNTER "access_files_unusable_total" [""] "Times that a changed token file or certificate could not be used, and the one before stayed.";
     RANGES: GAUGE "ranges_waiting" [""] "Ranges asked for and not answered yet.";
     MAKING: GAUGE "samples_wanted" [""] "Samples that somebody waits for and that are not finished.";
     IN_FLIGHT: GAUGE "samples_in_flight" [""] "Samples between their first step and the arena.";
@@ -140,6 +144,11 @@ fn families(app: &App) -> Vec<MetricFamily> {
     out.one(&SAMPLES, count(&app.served.samples));
     out.one(&BYTES_OUT, count(&app.served.bytes));
     out.one(&OVERDUE, count(&app.served.overdue));
+    let access = app.guard.stats();
+    out.one(&TOKENS, access.tokens as f64);
+    out.one(&REFUSED, access.denied as f64);
+    out.one(&ACCESS_CHANGES, access.changes as f64);
+    out.one(&ACCESS_FAILURES, access.failures as f64);
     let pool = &app.machinery.pool;
     out.one(&CPU_THREADS, pool.threads() as f64);
     out.one(&CPU_PENDING, pool.pending() as f64);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use feedmill_access::Guard;
 use feedmill_source::{FetchError, ManifestError, TableError};
 use feedmill_vision::fill_patches;
 use tokio::io::AsyncReadExt;
@@ -83,6 +84,7 @@ impl Write for ForgivingStderr {
 fn run(args: &WorkerArgs, fill: FillPatches) -> anyhow::Result<()> {
     let pipeline = read_pipeline(&args.pipeline)?;
     let settings = Settings { sandbox: Sandbox::of_this_program(fill), ..Settings::new(args)? };
+    let guard = Guard::new(settings.access.clone())?;
     raise_descriptor_limit();
     let machinery = Machinery::new(pipeline, &settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -92,19 +94,22 @@ fn run(args: &WorkerArgs, fill: FillPatches) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let result = runtime.block_on(live(settings, machinery));
+    let result = runtime.block_on(live(settings, machinery, guard));
     // Reading standard input blocks a thread that cannot be woken.
     runtime.shutdown_background();
     result
 }
 
-async fn live(settings: Settings, machinery: Machinery) -> anyhow::Result<()> {
+async fn live(settings: Settings, machinery: Machinery, guard: Guard) -> anyhow::Result<()> {
     let listener = TcpListener::bind(settings.listen).await.with_context(|| {
         format!("cannot listen on {}; choose another address with --listen", settings.listen)
     })?;
     let address = listener.local_addr()?;
-    let app = Arc::new(App::new(settings.name.clone(), machinery));
-    announce(&settings.name, address)?;
+    announce(&settings.name, address, &guard)?;
+    if guard.wants_token() && !guard.is_tls() && !address.ip().is_loopback() {
+        tracing::warn!("tokens and data cross the network in the clear; give --tls-cert and --tls-key");
+    }
+    let app = Arc::new(App::new(settings.name.clone(), machinery).guarded(guard));
     let (stop, stopped) = watch::channel(false);
     let server = tokio::spawn(serve(Arc::clone(&app), listener, stopped, settings.drain));
     let result = tokio::select! {
@@ -136,11 +141,12 @@ fn raise_descriptor_limit() {
 }
 
 /// One line of JSON, so that whoever started the worker learns its port.
-fn announce(name: &str, address: std::net::SocketAddr) -> anyhow::Result<()> {
-    let line = serde_json::json!({"worker": name, "listening": address.to_string()});
+fn announce(name: &str, address: std::net::SocketAddr, guard: &Guard) -> anyhow::Result<()> {
+    let scheme = if guard.is_tls() { "https" } else { "http" };
+    let line = serde_json::json!({"worker": name, "listening": address.to_string(), "scheme": scheme});
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output is closed")?;
-    tracing::info!(worker = name, %address, "listening");
+    tracing::info!(worker = name, %address, scheme, token = guard.wants_token(), "listening");
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use feedmill_access::GuardFiles;
 use feedmill_protocol::pipeline::{Pipeline, ValidatedPipeline};
 
 use crate::suspect::Sandbox;
@@ -18,6 +19,18 @@ pub struct WorkerArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8470")]
     pub listen: SocketAddr,
+    /// File with bearer tokens that are admitted, one a line; read again when it changes
+    #[arg(long, value_name = "FILE", env = "FEEDMILL_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Listen on an address that others reach although no token is asked for
+    #[arg(long)]
+    pub insecure_no_token: bool,
+    /// Certificate chain, PEM: speak TLS, and TLS only; read again when it changes
+    #[arg(long, value_name = "FILE", env = "FEEDMILL_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key, PEM
+    #[arg(long, value_name = "FILE", env = "FEEDMILL_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
     /// A name that is unique in the fleet [default: the host name]
     #[arg(long)]
     pub name: Option<String>,
@@ -48,6 +61,8 @@ pub struct Settings {
     pub name: String,
     /// Where to listen.
     pub listen: SocketAddr,
+    /// Who is admitted, and how it proves who it is.
+    pub access: GuardFiles,
     /// Threads for CPU work.
     pub threads: usize,
     /// Folder for downloaded manifests.
@@ -92,6 +107,16 @@ pub enum SettingsError {
         /// Each wrong field with its reason.
         fields: Vec<String>,
     },
+    /// Nobody would be asked for a token.
+    #[error(
+        "--listen {listen} without a token gives the data to everybody who reaches that address; give --token-file \
+         FILE, listen on 127.0.0.1:{}, or say --insecure-no-token",
+        listen.port()
+    )]
+    NoToken {
+        /// The address.
+        listen: SocketAddr,
+    },
     /// The cache folder.
     #[error("--cache-dir {} is no folder", path.display())]
     CacheDir {
@@ -123,16 +148,25 @@ impl Settings {
     /// Checks arguments and fills in what was left out.
     ///
     /// # Errors
-    /// A cache folder that is none.
+    /// A cache folder that is none, an address that others reach without a token.
     pub fn new(args: &WorkerArgs) -> Result<Self, SettingsError> {
         let cache_dir = args.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
         if !cache_dir.is_dir() {
             return Err(SettingsError::CacheDir { path: cache_dir });
         }
+        let is_open = args.token_file.is_none();
+        if is_open && !args.insecure_no_token && !args.listen.ip().to_canonical().is_loopback() {
+            return Err(SettingsError::NoToken { listen: args.listen });
+        }
         let name = args.name.clone().or_else(host_name).unwrap_or_else(|| "worker".into());
         Ok(Self {
             name,
             listen: args.listen,
+            access: GuardFiles {
+                tokens: args.token_file.clone(),
+                certificate: args.tls_cert.clone().zip(args.tls_key.clone()),
+                own_names_only: is_open && !args.insecure_no_token,
+            },
             threads: args.threads.map_or_else(cpu_quota, usize::from),
             cache_dir,
             s3_endpoint: args.s3_endpoint.clone(),
@@ -153,4 +187,60 @@ pub fn cpu_quota() -> usize {
 fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: WorkerArgs,
+    }
+
+    fn settings(words: &[&str]) -> Result<Settings, SettingsError> {
+        let words = ["worker", "--pipeline", "p.yaml"].iter().chain(words);
+        Settings::new(&Line::try_parse_from(words).unwrap().args)
+    }
+
+    #[test]
+    fn without_a_token_only_this_machine_is_served_unless_told_otherwise() {
+        let token = ["--token-file", "tokens"];
+        let cases: [(&str, &[&str], bool); 12] = [
+            ("127.0.0.1:8470", &[], true),
+            ("127.9.9.9:0", &[], true),
+            ("[::1]:8470", &[], true),
+            ("[::ffff:127.0.0.1]:8470", &[], true),
+            ("0.0.0.0:8470", &[], false),
+            ("[::]:8470", &[], false),
+            ("10.0.0.7:8470", &[], false),
+            ("[::ffff:10.0.0.7]:8470", &[], false),
+            ("0.0.0.0:8470", &token, true),
+            ("[::]:8470", &token, true),
+            ("0.0.0.0:8470", &["--insecure-no-token"], true),
+            ("0.0.0.0:8470", &["--tls-cert", "c.pem", "--tls-key", "k.pem"], false),
+        ];
+        for (listen, more, is_taken) in cases {
+            let words: Vec<&str> = ["--listen", listen].into_iter().chain(more.iter().copied()).collect();
+            match settings(&words) {
+                Ok(settings) => assert!(is_taken, "{listen} {more:?}: {settings:?}"),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(!is_taken && text.contains("--insecure-no-token"), "{listen} {more:?}: {text}");
+                    assert!(text.contains("--token-file") && text.contains(listen), "{text}");
+                }
+            }
+        }
+        assert!(Line::try_parse_from(["worker", "--pipeline", "p", "--tls-cert", "c.pem"]).is_err());
+    }
+
+    #[test]
+    fn names_of_others_are_refused_only_where_nothing_else_protects() {
+        let own_names_only = |words: &[&str]| settings(words).unwrap().access.own_names_only;
+        assert!(own_names_only(&[]));
+        assert!(!own_names_only(&["--insecure-no-token"]));
+        assert!(!own_names_only(&["--token-file", "tokens"]));
+    }
 }

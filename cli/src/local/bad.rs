@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use feedmill_client::Endpoint;
+use feedmill_client::{Endpoint, Pass};
 use feedmill_protocol::bad::BadClass;
 use feedmill_protocol::http::PATH_BAD;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ struct Listed {
 /// Adds what the workers list. One that does not answer adds nothing: its rows have been counted all the same.
 pub async fn ask(workers: &[Endpoint], all: &mut BTreeSet<BadRecord>) {
     for worker in workers {
-        let answer = http::get(worker, PATH_BAD).await;
+        let answer = http::get(worker, &Pass::default(), PATH_BAD).await;
         match answer.map(|body| serde_json::from_slice::<Listed>(&body)) {
             Ok(Ok(listed)) => all.extend(listed.records),
             Ok(Err(error)) => tracing::warn!(%worker, %error, "{PATH_BAD} is answered with something else"),

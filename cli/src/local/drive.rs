@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use feedmill_client::{Endpoint, Fleet, FleetSettings, Meter, Puller, PullerSettings, StreamPlan};
+use feedmill_client::{Endpoint, Fleet, FleetSettings, Meter, Pass, Puller, PullerSettings, StreamPlan};
 use feedmill_protocol::http::PATH_READY;
 use feedmill_protocol::pipeline::ValidatedPipeline;
 use feedmill_protocol::ranks::RankLayout;
@@ -127,6 +127,8 @@ impl Drive<'_> {
         let plan = monitor.plan(&self.arguments.stream);
         tokio::pin!(plan);
         let mut ticks = tokio::time::interval_at(clock::now() + VIEW_EVERY, VIEW_EVERY);
+        // Whether a worker is ready is open to all.
+        let nobody = Pass::default();
         let mut said = String::new();
         loop {
             tokio::select! {
@@ -136,7 +138,7 @@ impl Drive<'_> {
             let Some(worker) = workers.first() else { continue };
             let doing = tokio::select! {
                 plan = &mut plan => return Ok(plan?),
-                answer = http::get(worker, PATH_READY) => answer.err().map(|error| error.to_string()),
+                answer = http::get(worker, &nobody, PATH_READY) => answer.err().map(|error| error.to_string()),
             };
             if let Some(doing) = doing.filter(|doing| *doing != said) {
                 screen.draw(std::slice::from_ref(&doing));

@@ -169,6 +169,10 @@ impl Workers {
         if let Some((endpoint, keys)) = &settings.s3 {
             command.args(["--s3-endpoint", endpoint]).arg("--s3-credentials-dir").arg(keys);
         }
+        // They are this process's own: what the environment says of other workers is not theirs.
+        for name in ["FEEDMILL_TOKEN_FILE", "FEEDMILL_TLS_CERT", "FEEDMILL_TLS_KEY"] {
+            command.env_remove(name);
+        }
         // A group of its own: Ctrl-C reaches this process, which ends its workers in order.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

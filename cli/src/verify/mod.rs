@@ -23,7 +23,7 @@ use feedmill_protocol::pipeline::spec::ProcessorSpec;
 use feedmill_protocol::position::Range;
 use serde_json::{Value, json};
 
-use crate::args::VerifyArguments;
+use crate::args::{AccessArguments, VerifyArguments};
 use crate::output::print;
 use crate::pipeline;
 use crate::scratch::Scratch;
@@ -40,7 +40,9 @@ use told::{Outcome, Summary};
 pub async fn run(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
     let pipeline = pipeline::read(&arguments.pipeline, &arguments.stream).map_err(Usage::of)?;
     let path = arguments.pipeline.to_str().context("the pipeline's path is not UTF-8")?;
-    let Target::Pipeline(local) = Target::open(path, &arguments.stream, &arguments.storage).await? else {
+    let Target::Pipeline(local) =
+        Target::open(path, &arguments.stream, &arguments.storage, &AccessArguments::default()).await?
+    else {
         return Err(Usage::of(anyhow!("feedmill verify reads a pipeline's file, not a worker")));
     };
     let scratch = Scratch::new("verify").context("cannot make a folder for one record")?;

@@ -23,7 +23,12 @@ pub fn example(path: &str) -> PathBuf {
 /// The command, with nothing from the environment that changes what it says.
 pub fn feedmill() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_feedmill"));
-    command.env_remove("RUST_LOG").env("NO_COLOR", "1");
+    for name in
+        ["RUST_LOG", "FEEDMILL_TOKEN_FILE", "FEEDMILL_CA_FILE", "FEEDMILL_TLS_CERT", "FEEDMILL_TLS_KEY"]
+    {
+        command.env_remove(name);
+    }
+    command.env("NO_COLOR", "1");
     command
 }
 
@@ -77,8 +82,14 @@ pub struct Worker {
 impl Worker {
     /// Starts one and waits until it can be asked.
     pub fn start(pipeline: &str) -> Self {
+        Self::start_with(pipeline, &[])
+    }
+
+    /// The same with more arguments; one that speaks TLS is not waited for.
+    pub fn start_with(pipeline: &str, arguments: &[&str]) -> Self {
         let mut child = feedmill()
             .args(["worker", "--pipeline", pipeline, "--listen", "127.0.0.1:0", "--exit-with-stdin"])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -89,8 +100,9 @@ impl Worker {
         let announced: Value = serde_json::from_str(&line).unwrap();
         let address = announced["listening"].as_str().unwrap();
         // One question after another: each takes as long as its answer, so this is no waiting by the clock.
-        while !is_ready(address) {}
-        Self { child, url: format!("http://{address}") }
+        let scheme = announced["scheme"].as_str().unwrap();
+        while scheme == "http" && !is_ready(address) {}
+        Self { child, url: format!("{scheme}://{address}") }
     }
 }
 

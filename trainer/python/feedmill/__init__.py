@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .batch import Batch
 from .errors import (
+    AccessDenied,
     BadSamples,
     ConfigError,
     FeedmillError,
@@ -22,6 +23,7 @@ from .errors import (
 from .loader import Loader
 
 __all__ = [
+    "AccessDenied",
     "BadSamples",
     "Batch",
     "ConfigError",

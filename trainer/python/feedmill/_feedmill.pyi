@@ -34,7 +34,16 @@ class Course:
 class Fleet:
     """The workers of a stream, from this process."""
 
-    def __init__(self, sources: Sequence[str], run: str, timeout: float, verify: bool) -> None: ...
+    def __init__(
+        self,
+        sources: Sequence[str],
+        run: str,
+        timeout: float,
+        verify: bool,
+        token: str | None = None,
+        token_file: str | None = None,
+        ca_file: str | None = None,
+    ) -> None: ...
     def workers(self) -> list[str]: ...
     def stats(self) -> dict[str, int]: ...
     def plan(self, stream: str, rank: int) -> dict[str, Any]: ...

@@ -53,6 +53,11 @@ class WorkerRefused(FeedmillError):
     """A worker said no, and every other one would too: access denied, a range that is too large, another version."""
 
 
+class AccessDenied(WorkerRefused):
+    """No worker admits this client, or its certificate proves nothing: a token or a certificate must be changed. The batch
+    that was asked for is not lost; the next call asks for it again."""
+
+
 class BadSamples(FeedmillError):
     """More rows than ``max_bad`` could not be made from the records that the order assigned."""
 
@@ -66,6 +71,7 @@ class ForkError(FeedmillError):
 
 
 __all__ = [
+    "AccessDenied",
     "BadSamples",
     "ConfigError",
     "FeedmillError",

@@ -57,7 +57,10 @@ class Loader:
     ensure_image: a batch without an image gets one more row with a small masked one, so that every rank runs the
         vision tower.
     skips: stretches (start, end) of positions that are left out; each begins where a step begins.
-    token: bearer token of the workers.
+    token, token_file: the workers' bearer token, as it is or as the first line of a file, which is read again when a worker
+        refuses it; else FEEDMILL_TOKEN_FILE. Workers of a pipeline's file need none: they get one of their own.
+    ca_file: authorities, PEM, that certificates of https:// workers must be signed by; else FEEDMILL_CA_FILE, else those of
+        this machine.
     max_bad: largest share of rows that may stand in for records that cannot be used; counted after 1,000 rows and 20
         bad ones.
     on_bad: "raise" BadSamples above it, or "warn" once.
@@ -92,6 +95,8 @@ class Loader:
         ensure_image: bool = False,
         skips: Iterable[tuple[int, int]] = (),
         token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
         max_bad: float = 0.01,
         on_bad: str = "raise",
         ledger: str | os.PathLike[str] | None = None,
@@ -123,8 +128,10 @@ class Loader:
             raise ConfigError(f'on_bad {on_bad!r} must be "raise" or "warn"')
         if not 0 <= max_bad <= 1:
             raise ConfigError(f"max_bad {max_bad!r} is a share, 0 to 1")
-        if token is not None:
-            raise ConfigError("token= needs workers with tokens, which this version does not have")
+        if token is not None and token_file is not None:
+            raise ConfigError("token and token_file are two ways to say the same; give one of them")
+        if (token is not None or token_file is not None) and not _is_fleet(source):
+            raise ConfigError("token goes with workers' addresses; workers of a pipeline's file get one of their own")
         self.stream = stream
         self.dp_rank = dp_rank
         self.dp_size = dp_size
@@ -141,6 +148,9 @@ class Loader:
         self._window, self._window_bytes, self._timeout = window, window_bytes, timeout
         self._workers, self._threads = workers, threads
         self._source = source
+        self._token = token
+        self._token_file = None if token_file is None else os.fspath(token_file)
+        self._ca_file = None if ca_file is None else os.fspath(ca_file)
         #: What the checkpoint was written with.
         self._expected_plan: str | None = None
         self._plan: dict[str, Any] | None = None
@@ -473,7 +483,15 @@ class Loader:
     def _connect(self) -> _feedmill.Fleet:
         if self._fleet is None:
             addresses = self._addresses()
-            self._fleet = _feedmill.Fleet(addresses, self.run, self._timeout, False)
+            token_file = self._token_file
+            if self._node is not None:
+                token_file = self._node.token_file
+            elif self._token is None and token_file is None:
+                token_file = os.environ.get("FEEDMILL_TOKEN_FILE") or None
+            ca_file = self._ca_file or os.environ.get("FEEDMILL_CA_FILE") or None
+            self._fleet = _feedmill.Fleet(
+                addresses, self.run, self._timeout, False, token=self._token, token_file=token_file, ca_file=ca_file
+            )
         return self._fleet
 
     def _addresses(self) -> list[str]:
@@ -481,7 +499,7 @@ class Loader:
         if isinstance(source, (list, tuple)):
             return [str(address) for address in source]
         text = os.fspath(source)  # type: ignore[arg-type]
-        if "://" in text or text.startswith("file:"):
+        if _is_fleet(text):
             return [text]
         self._node = NodeWorkers(text, run=self.run, count=self._workers, threads=self._threads)
         return self._node.addresses
@@ -677,6 +695,14 @@ class _Totals:
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
+
+
+def _is_fleet(source: Any) -> bool:
+    """Whether workers are named, and not a pipeline's file."""
+    if isinstance(source, (list, tuple)):
+        return True
+    text = os.fspath(source)
+    return "://" in text or text.startswith("file:")
 
 
 def _at_least(name: str, value: int, least: int) -> None:

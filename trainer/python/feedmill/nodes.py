@@ -1,16 +1,19 @@
 """Workers on this machine, one set for all ranks of a run: they end when the last rank does, however it ends.
 
-A folder for the run holds a lock, a named pipe and a list of addresses. The workers' standard input is the pipe, and each
+A folder for the run, which this user alone may look into, holds a lock, a named pipe, a list of addresses and the token
+that these workers want: other users of the machine reach the addresses too, and not the file. The workers' standard input is the pipe, and each
 rank keeps it open for writing: when the last rank is gone, also by SIGKILL, the workers read the end of their input and
 stop. Nobody watches anybody.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import stat
 import subprocess
@@ -61,6 +64,11 @@ class NodeWorkers:
             os.close(self._pipe)
             self._pipe = None
 
+    @property
+    def token_file(self) -> str:
+        """The file with the workers' token."""
+        return self._path("token")
+
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)
 
@@ -93,6 +101,7 @@ class NodeWorkers:
         reading = os.open(pipe_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._pipe = os.open(pipe_path, os.O_WRONLY | os.O_CLOEXEC)
         os.set_blocking(reading, True)
+        self._write_token()
         threads = threads or max(1, (len(os.sched_getaffinity(0)) or 1) // count)
         try:
             self._children = [self._spawn(program, pipeline, index, threads, reading) for index in range(count)]
@@ -114,6 +123,16 @@ class NodeWorkers:
         os.replace(self._path("workers.json.tmp"), self._path("workers.json"))
         return addresses
 
+    def _write_token(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.token_file)
+        # Made anew, and by nobody else before: it is this user's alone from its first byte on.
+        file = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, f"{secrets.token_urlsafe(32)}\n".encode())
+        finally:
+            os.close(file)
+
     def _log(self, index: int) -> str:
         return self._path(f"worker-{index}.log")
 
@@ -122,8 +141,12 @@ class NodeWorkers:
         shutil.rmtree(cache, ignore_errors=True)
         os.makedirs(cache, mode=0o700)
         command = [program, "--pipeline", pipeline, "--listen", "127.0.0.1:0", "--exit-with-stdin"]
+        command += ["--token-file", self.token_file]
         command += ["--name", f"local-{index}", "--threads", str(threads), "--cache-dir", cache, "--drain-seconds", "5"]
         environment = os.environ | {"RUST_LOG": os.environ.get("RUST_LOG", "warn")}
+        # They are this node's own: what is said of other workers is not theirs.
+        for name in ("FEEDMILL_TLS_CERT", "FEEDMILL_TLS_KEY"):
+            environment.pop(name, None)
         with open(self._log(index), "wb") as log:
             # A session of its own: Ctrl-C reaches the ranks, and the workers end with them.
             return subprocess.Popen(

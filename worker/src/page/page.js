@@ -30,10 +30,14 @@
     }
   }
 
+  // In this page's memory alone: browsers send a cookie to every port of the host, and for every page that asks.
+  let token = '';
   // Every question to the worker goes through here.
   const request = async (path, signal) => {
-    const answer = await fetch(path, { signal, cache: 'no-store', credentials: 'same-origin' });
+    const headers = token === '' ? {} : { authorization: `Bearer ${token}` };
+    const answer = await fetch(path, { signal, headers, cache: 'no-store', credentials: 'omit' });
     if (answer.ok) return answer;
+    if (answer.status === 401) byId('locked').hidden = false;
     throw new Problem(await answer.json().catch(() => ({ title: path, detail: `status ${answer.status}` })));
   };
   const streamPath = (stream) => `/v1/streams/${encodeURIComponent(stream)}`;
@@ -329,7 +333,7 @@
       if (doing instanceof Error) byId('summary').textContent = doing.message;
       return false;
     }
-    if (status.state === 'ready') {
+    if (status.state === 'ready' && byId('locked').hidden) {
       const text = await (await request('/v1/bad')).text();
       // Drawn again when it differs, so as not to take the focus away from what somebody is using.
       if (text !== kept) drawBad(JSON.parse(kept = text));
@@ -337,13 +341,15 @@
     return true;
   };
   const LOOK_EVERY = 3000;
+  let next;
   const watch = async () => {
     try {
-      if (document.visibilityState === 'visible' && await look() && !now.stream) await begin();
+      if (document.visibilityState === 'visible' && await look() && !now.stream && byId('locked').hidden) await begin();
     } catch (error) {
-      byId('summary').textContent = `no answer: ${error.message}`;
+      byId('summary').textContent = `${error.status === 401 ? 'locked' : 'no answer'}: ${error.message}`;
     }
-    setTimeout(watch, LOOK_EVERY);
+    clearTimeout(next);
+    next = setTimeout(watch, LOOK_EVERY);
   };
 
   // ---- what a person does
@@ -367,6 +373,13 @@
     choose(names.includes(wanted) ? wanted : names[0]);
     await show(Math.min(Number(position ?? 0), source.last));
   };
+  byId('locked').addEventListener('submit', (event) => {
+    event.preventDefault();
+    token = byId('token').value.trim();
+    byId('token').value = '';
+    byId('locked').hidden = true;
+    watch();
+  });
   byId('stream').addEventListener('change', (event) => { choose(event.target.value); show(0); });
   byId('jump').addEventListener('submit', (event) => { event.preventDefault(); show(Number(byId('position').value)); });
   byId('previous').addEventListener('click', () => step(-1));

@@ -2,9 +2,10 @@
 //!
 //! A body's bytes are leased from the arena until the socket has taken them. A reader that stops reading
 //! would hold them for ever, and PING does not notice it; so every answer has a deadline, and a connection
-//! with an answer past it is closed.
+//! with an answer past it is closed. A peer that has not shown what the guard wants holds its place only for a moment.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,26 +13,33 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
+use feedmill_access::Guard;
 use feedmill_arena::{LeaseBook, LeaseId};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tower_service::Service;
 
+use super::door;
 use crate::app::App;
 
 /// How often deadlines are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A connection without requests is closed after this time; clients open a new one when they need it.
 const IDLE_LIMIT: Duration = Duration::from_secs(120);
+/// A connection whose first request has not come by then, or without the token that is wanted, is closed: clients open
+/// one when they have something to ask. Probes and scrapes without a token open another.
+const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
 /// The leases of one connection.
 pub(crate) struct Leases {
     begun: Instant,
     book: Mutex<LeaseBook>,
+    /// Those that had what the guard wants.
     requests: AtomicU64,
     active: AtomicU64,
 }
@@ -83,20 +91,48 @@ impl Drop for Active {
     }
 }
 
-/// Serves one connection to its end.
-pub(super) async fn run(
+/// Serves one connection to its end, over TLS where that is on.
+pub(super) async fn meet(
     app: &App,
+    guard: &Arc<Guard>,
     builder: &auto::Builder<TokioExecutor>,
     router: Router,
     socket: TcpStream,
+    peer: SocketAddr,
+    mut stop: watch::Receiver<bool>,
+) {
+    let Some(config) = guard.tls() else {
+        return run(app, guard, builder, router, socket, peer, stop).await;
+    };
+    let secured = tokio::select! {
+        secured = door::secured(socket, config) => secured,
+        _ = stop.wait_for(|stop| *stop) => None,
+    };
+    if let Some(secured) = secured {
+        run(app, guard, builder, router, secured, peer, stop).await;
+    }
+}
+
+async fn run<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    app: &App,
+    guard: &Arc<Guard>,
+    builder: &auto::Builder<TokioExecutor>,
+    router: Router,
+    socket: S,
+    peer: SocketAddr,
     mut stop: watch::Receiver<bool>,
 ) {
     let leases = Leases::new();
-    let of = Arc::clone(&leases);
+    let (of, guarded) = (Arc::clone(&leases), Arc::clone(guard));
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let (leases, mut router) = (Arc::clone(&of), router.clone());
+        let passed = door::pass(&guarded, peer, request.method(), request.uri(), request.headers());
         async move {
-            leases.requests.fetch_add(1, Ordering::Relaxed);
+            let known = match passed {
+                Ok(known) => known,
+                Err(refusal) => return Ok(*refusal),
+            };
+            leases.requests.fetch_add(u64::from(known), Ordering::Relaxed);
             leases.active.fetch_add(1, Ordering::Relaxed);
             let _active = Active(Arc::clone(&leases));
             let mut request = request.map(Body::new);
@@ -134,10 +170,11 @@ pub(super) async fn run(
                     tracing::warn!(overdue, "a reader is too slow; its connection is closed");
                     return;
                 }
+                let limit = if requests > 0 { IDLE_LIMIT } else { FIRST_REQUEST_LIMIT };
                 let busy = leases.active.load(Ordering::Relaxed) > 0 || open > 0;
                 if busy || requests != seen {
                     (seen, idle_since) = (requests, age);
-                } else if age.saturating_sub(idle_since) > IDLE_LIMIT {
+                } else if age.saturating_sub(idle_since) > limit {
                     return;
                 }
             }

@@ -1,13 +1,15 @@
-//! Takes connections, gives answers: HTTP/2 cleartext and HTTP/1.1 on one port.
+//! Takes connections, gives answers: HTTP/2 and HTTP/1.1 on one port, over TLS or in the clear.
 //!
 //! ```text
-//!  accept ─► connection: leases with deadlines ─► routes ─► request ─► engine ─► frame ─► body, by reference
+//!  accept ─► door: TLS, tokens ─► connection: leases with deadlines ─► routes ─► request ─► engine ─► frame ─► body, by reference
 //! ```
 
 /// Answers that say what is wrong.
 pub(crate) mod answer;
 /// One connection: bounds on what it may hold, and for how long.
 mod connection;
+/// TLS, and who may pass.
+mod door;
 /// Leased samples become a compact frame, patches by reference.
 pub(crate) mod frame;
 /// What people look at: one sample, its pictures, searches.
@@ -31,6 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use feedmill_access::Guard;
 use feedmill_protocol::http::Problem;
 use feedmill_protocol::position::Range;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -54,6 +57,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that does not answer PING for so long is gone.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// What a client may send before it is read: a report has 4 KiB, and nothing else has a body.
+const RECEIVE_WINDOW: u32 = (64 << 10) - 1;
+/// How often token files and certificates are looked at again.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pause after accept failed: usually no descriptor is free, and trying at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -71,6 +78,10 @@ pub async fn serve(app: Arc<App>, listener: TcpListener, mut stop: watch::Receiv
     let builder = Arc::new(protocols());
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
+    let mut watching = JoinSet::new();
+    if app.guard.has_files() {
+        watching.spawn(watch_files(Arc::clone(&app.guard)));
+    }
     loop {
         let place = tokio::select! {
             place = Arc::clone(&places).acquire_owned() => place,
@@ -82,7 +93,7 @@ pub async fn serve(app: Arc<App>, listener: TcpListener, mut stop: watch::Receiv
         };
         // Finished connections are reaped as new ones come.
         while connections.try_join_next().is_some() {}
-        let (socket, _peer) = match socket {
+        let (socket, peer) = match socket {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -96,7 +107,7 @@ pub async fn serve(app: Arc<App>, listener: TcpListener, mut stop: watch::Receiv
             (Arc::clone(&app), Arc::clone(&builder), router.clone(), stop.clone());
         connections.spawn(async move {
             app.served.connections.fetch_add(1, Ordering::Relaxed);
-            connection::run(&app, &builder, router, socket, stop).await;
+            connection::meet(&app, &app.guard, &builder, router, socket, peer, stop).await;
             app.served.connections.fetch_sub(1, Ordering::Relaxed);
             drop(place);
         });
@@ -107,6 +118,18 @@ pub async fn serve(app: Arc<App>, listener: TcpListener, mut stop: watch::Receiv
         tracing::warn!(open = connections.len(), "connections are cut: the time for draining is over");
     }
     connections.shutdown().await;
+}
+
+/// Looks at the guard's files for as long as it is polled.
+async fn watch_files(guard: Arc<Guard>) {
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        let guard = Arc::clone(&guard);
+        // Only the end of the runtime stops it; a file that hangs holds one thread, and never two.
+        drop(tokio::task::spawn_blocking(move || guard.look()).await);
+    }
 }
 
 fn protocols() -> auto::Builder<TokioExecutor> {
@@ -121,6 +144,8 @@ fn protocols() -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT)
+        .initial_stream_window_size(RECEIVE_WINDOW)
+        .initial_connection_window_size(RECEIVE_WINDOW)
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER_BYTES);
     builder

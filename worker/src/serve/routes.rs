@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -26,6 +27,9 @@ use super::{look, page, range_samples};
 use crate::app::{App, Loaded};
 use crate::engine::SampleKey;
 use crate::make::patch_bytes;
+
+/// A report has a few hundred bytes and comes with its head; who sends it more slowly only holds a place.
+const REPORT_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) type Shared = State<Arc<App>>;
 
@@ -228,8 +232,10 @@ async fn status(State(app): Shared, uri: Uri) -> Response<Body> {
 
 async fn report(State(app): Shared, request: Request) -> Response<Body> {
     let kept = async {
-        let body = axum::body::to_bytes(request.into_body(), MAX_REPORT_BYTES)
+        let body = axum::body::to_bytes(request.into_body(), MAX_REPORT_BYTES);
+        let body = tokio::time::timeout(REPORT_LIMIT, body)
             .await
+            .map_err(|_| bad_request(format!("the report did not come within {REPORT_LIMIT:?}")))?
             .map_err(|_| bad_request(format!("a report has at most {MAX_REPORT_BYTES} bytes")))?;
         let report: RankReport =
             serde_json::from_slice(&body).map_err(|error| bad_request(format!("report: {error}")))?;

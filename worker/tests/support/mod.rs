@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use feedmill_access::{Guard, GuardFiles};
 use feedmill_protocol::pipeline::{Pipeline, ValidatedPipeline};
 use feedmill_testkit::TestKeys;
 use feedmill_worker::app::{App, Machinery};
@@ -53,6 +54,7 @@ pub fn settings() -> Settings {
     Settings {
         name: "test".into(),
         listen: ([127, 0, 0, 1], 0).into(),
+        access: GuardFiles::default(),
         threads: 2,
         cache_dir: std::env::temp_dir(),
         s3_endpoint: None,
@@ -89,7 +91,10 @@ pub async fn served(pipeline: ValidatedPipeline, settings: &Settings) -> Served 
 
 /// Serves a pipeline that is not loaded.
 pub async fn starting(pipeline: ValidatedPipeline, settings: &Settings) -> Served {
-    let app = Arc::new(App::new("test".into(), Machinery::new(pipeline, settings).unwrap()));
+    let app = Arc::new(
+        App::new("test".into(), Machinery::new(pipeline, settings).unwrap())
+            .guarded(Guard::new(settings.access.clone()).unwrap()),
+    );
     let listener = TcpListener::bind(settings.listen).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = watch::channel(false);
