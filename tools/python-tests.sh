@@ -18,7 +18,7 @@ ln -s "$target/debug/feedmill-worker" "$stage/feedmill/bin/feedmill-worker"
 
 export PYTHONPATH=$stage FEEDMILL_COMMAND=$target/debug/feedmill PYTHONDONTWRITEBYTECODE=1
 # What a launcher would say of another job.
-unset WORLD_SIZE RANK TORCHELASTIC_RUN_ID SLURM_JOB_ID FEEDMILL_RUN FEEDMILL_WORKER FEEDMILL_TOKEN_FILE FEEDMILL_CA_FILE
+unset WORLD_SIZE RANK TORCHELASTIC_RUN_ID SLURM_JOB_ID FEEDMILL_RUN FEEDMILL_WORKER FEEDMILL_TOKEN_FILE FEEDMILL_CA_FILE FEEDMILL_AGENT
 cd trainer/tests
 [ $# -gt 0 ] || set -- discover
 exec "${FEEDMILL_TEST_PYTHON:-$environment/bin/python}" -X dev -m unittest "$@"

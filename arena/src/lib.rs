@@ -25,6 +25,9 @@
 //!    [`Urgency`], shared by its samples.
 //! 3. Hold one permit of a budget at a time, or flag the range as head ([`Urgency::set_head`]).
 //!
+//! [`Slabs`] hold whole batches in files of one size each, which other processes map once for reading
+//! ([`MappedSlab`]); [`handover`] passes their descriptors.
+//!
 //! No runtime is needed: the futures here work under any executor.
 #![allow(unsafe_code)]
 
@@ -36,6 +39,8 @@ mod budget;
 mod cgroup;
 /// Which pages of the address space are used, resident or returned. Pure.
 mod extent;
+/// Handing bytes and a descriptor to another process over a Unix socket.
+pub mod handover;
 /// The arena as a child process sees it.
 mod inherited;
 /// Reading a region for as long as a lease lives.
@@ -44,12 +49,20 @@ mod lease;
 mod lease_book;
 /// Who holds what: the states of all regions, eviction and revocation. Pure.
 mod ledger;
+/// A slab of another process, mapped for reading.
+mod mapped;
 /// The memfd and its mapping.
 mod memory;
 /// Waiters grouped by their urgency; the front is the most urgent.
 mod need_queue;
 /// A region on its way from reserved to ready.
 mod region;
+/// Which places in slabs are taken, idle or free. Pure.
+mod slab_ledger;
+/// A batch in a slab on its way from reserved to read.
+mod slab_region;
+/// Whole batches in slabs that other processes map.
+mod slabs;
 /// How soon something is needed: one shared cell per range.
 mod urgency;
 
@@ -61,7 +74,10 @@ pub use cgroup::{
 pub use inherited::InheritedArena;
 pub use lease::{ChunkLease, RegionLease};
 pub use lease_book::{LeaseBook, LeaseId};
+pub use mapped::{MappedRegion, MappedSlab};
 pub use region::{
     JoinError, Region, RegionPart, RegionWriter, Reservation, Revocation, Revoked, SplitWriter,
 };
+pub use slab_region::{SlabLease, SlabRegion, SlabWriter};
+pub use slabs::{SlabError, SlabReserve, SlabSettings, SlabStats, Slabs};
 pub use urgency::Urgency;

@@ -1,11 +1,15 @@
 //! Takes a size, gives sparse shared memory: a memfd mapped into this process.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// What nobody may do to a file that is mapped: a shrunk one would kill this process at its next access (SIGBUS).
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A memfd and its mapping. The kernel frees it with the last descriptor and mapping, however the
 /// processes end, so nothing stale survives a restart.
@@ -27,8 +31,36 @@ impl SharedMemory {
         let file =
             rustix::fs::memfd_create("feedmill-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, bytes as u64)?;
-        // A child that shrank the file would kill this process at its next access (SIGBUS).
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        rustix::fs::fcntl_add_seals(&file, FIXED)?;
+        Self::map(file, bytes)
+    }
+
+    /// A file of `bytes` whose descriptors other processes get: through this mapping alone it can be written.
+    /// It cannot be punched.
+    pub(crate) fn create_for_readers(bytes: usize) -> io::Result<Self> {
+        let file =
+            rustix::fs::memfd_create("feedmill-slab", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, bytes as u64)?;
+        // The seal refuses every later writable mapping and every write, so ours comes first.
+        let memory = Self::map(file, bytes)?;
+        match rustix::fs::fcntl_add_seals(&memory.file, FIXED | SealFlags::FUTURE_WRITE) {
+            // Kernels before 5.1 do not know it; descriptors for readers are opened read-only there.
+            Err(Errno::INVAL) => rustix::fs::fcntl_add_seals(&memory.file, FIXED)?,
+            sealed => sealed?,
+        }
+        Ok(memory)
+    }
+
+    /// A descriptor of the file for a process that reads it and must not write it.
+    pub(crate) fn reader_fd(&self) -> io::Result<OwnedFd> {
+        if rustix::fs::fcntl_get_seals(&self.file)?.contains(SealFlags::FUTURE_WRITE) {
+            return Ok(rustix::io::fcntl_dupfd_cloexec(&self.file, 0)?);
+        }
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    fn map(file: OwnedFd, bytes: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let base = unsafe {
             rustix::mm::mmap(

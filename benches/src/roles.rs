@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use feedmill_arena::{Arena, ArenaSettings, RegionLease, Urgency};
-use feedmill_client::{Endpoint, Fleet, FleetSettings, Puller, PullerSettings};
+use feedmill_client::{BatchRequest, Endpoint, ExpectedPlan, Fleet, FleetSettings, Puller, PullerSettings};
 use feedmill_embedded_s3::{EmbeddedS3, Keys};
 use feedmill_protocol::bad::RowStatus;
+use feedmill_protocol::position::Range;
 use feedmill_protocol::ranks::RankLayout;
 use feedmill_testkit::{VersityGw, client_with, put_folder};
+use futures_util::StreamExt as _;
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -39,6 +41,7 @@ pub fn play() -> anyhow::Result<bool> {
         "s3" => s3(Path::new(&argument))?,
         "versitygw" => versitygw(Path::new(&argument))?,
         "consumer" => consumer()?,
+        "reader" => reader(&argument)?,
         "raw" => raw(argument.parse()?)?,
         "delay" => delay(&argument)?,
         other => bail!("no role {other}"),
@@ -113,6 +116,21 @@ pub fn start_raw(bytes: usize) -> anyhow::Result<(Process, SocketAddr)> {
     let mut process = start("raw", &bytes.to_string())?;
     let address = process.line()?.parse()?;
     Ok((process, address))
+}
+
+/// A reader of ranges: from an agent by its socket, or from a worker over HTTP; see [`read`].
+///
+/// # Errors
+/// It does not start.
+pub fn start_reader(worker: SocketAddr, agent: Option<&Path>) -> anyhow::Result<Process> {
+    start("reader", &json!({"worker": worker.to_string(), "agent": agent}).to_string())
+}
+
+/// The question that has a reader read `count` ranges of `samples` samples from `start` on, four outstanding,
+/// looking at a byte of every page; the answer has bytes and seconds.
+#[must_use]
+pub fn read(start: u64, count: u64, samples: u64) -> Value {
+    json!({"start": start, "count": count, "samples": samples})
 }
 
 /// Has a consumer read a stream's samples in order; gives samples, bytes as they came and as the HF
@@ -325,6 +343,58 @@ async fn pull_all(address: SocketAddr, consumed: u64, stop: u64) -> anyhow::Resu
         "samples": samples, "bytes": bytes, "hf_bytes": expanded, "tokens": tokens, "pixels": pixels,
         "seconds": seconds,
     }))
+}
+
+/// Ranges that a reader has outstanding.
+const READ_AHEAD: usize = 4;
+
+/// A byte of every page is looked at, or pages that are lent would cost nothing at all.
+const PAGE: usize = 4096;
+
+fn reader(argument: &str) -> anyhow::Result<()> {
+    let argument: Value = serde_json::from_str(argument)?;
+    let worker: SocketAddr = argument["worker"].as_str().context("no worker")?.parse()?;
+    let mut settings = FleetSettings::new("bench", vec![Endpoint::from(worker)]);
+    settings.agent = argument["agent"].as_str().map(Into::into);
+    let fleet = Fleet::new(settings)?;
+    let runtime = runtime()?;
+    println!("ready");
+    for line in std::io::stdin().lock().lines() {
+        let question: Value = serde_json::from_str(&line?)?;
+        let number = |name: &str| question[name].as_u64().with_context(|| format!("no {name}"));
+        let reading = read_ranges(&fleet, number("start")?, number("count")?, number("samples")?);
+        println!("{}", runtime.block_on(reading)?);
+    }
+    Ok(())
+}
+
+async fn read_ranges(fleet: &Fleet, start: u64, count: u64, samples: u64) -> anyhow::Result<Value> {
+    let plan = ExpectedPlan::any();
+    let begun = now();
+    let asked = futures_util::stream::iter(0..count).map(|number| {
+        let (fleet, plan, begin) = (fleet.clone(), plan.clone(), start + number * samples);
+        async move {
+            let request = BatchRequest {
+                stream: "train".into(),
+                range: Range::new(begin, begin + samples)?,
+                stop: None,
+                need: Duration::ZERO,
+                rank: 0,
+                plan,
+                deaths: 0,
+            };
+            anyhow::Ok(fleet.fetch(&request).await?)
+        }
+    });
+    let mut batches = asked.buffered(READ_AHEAD);
+    let (mut bytes, mut looked_at) = (0, 0u64);
+    while let Some(batch) = batches.next().await {
+        let batch = batch?;
+        bytes += batch.bytes().len();
+        looked_at += batch.bytes().iter().step_by(PAGE).map(|byte| u64::from(*byte)).sum::<u64>();
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok(json!({"bytes": bytes, "seconds": seconds, "looked_at": looked_at}))
 }
 
 async fn fetch_all(

@@ -95,7 +95,7 @@ impl Attempt<'_> {
         }
         member.succeeded();
         Ok(Batch {
-            bytes,
+            bytes: bytes.into(),
             range,
             plan: promised.plan,
             worker: member.endpoint.clone(),

@@ -1,5 +1,7 @@
 //! A batch as it came.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use feedmill_protocol::frame::{BatchView, FrameError};
@@ -12,11 +14,35 @@ use crate::settings::Endpoint;
 /// A batch: one frame in one buffer, checked.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    pub(crate) bytes: Buffer,
+    pub(crate) bytes: BatchBytes,
     pub(crate) range: Range,
     pub(crate) plan: PlanDigest,
     pub(crate) worker: Endpoint,
     pub(crate) timings: Timings,
+}
+
+/// Where a batch's bytes lie. Clones share them.
+#[derive(Clone)]
+pub(crate) enum BatchBytes {
+    /// In memory of this process.
+    Own(Arc<Buffer>),
+    /// In an agent's slab, until the last clone is gone.
+    Lent(Arc<dyn AsRef<[u8]> + Send + Sync>),
+}
+
+impl From<Buffer> for BatchBytes {
+    fn from(bytes: Buffer) -> Self {
+        Self::Own(Arc::new(bytes))
+    }
+}
+
+impl fmt::Debug for BatchBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(bytes) => write!(f, "{} bytes", bytes.len()),
+            Self::Lent(bytes) => write!(f, "{} bytes of an agent", (**bytes).as_ref().len()),
+        }
+    }
 }
 
 /// Where the time of a batch went. Only the attempt that gave it counts in the first three.
@@ -40,19 +66,25 @@ impl Batch {
     /// # Errors
     /// None in a batch that came from a fleet: it was checked when it came.
     pub fn view(&self) -> Result<BatchView<'_>, FrameError> {
-        BatchView::parse(&self.bytes)
+        BatchView::parse(self.bytes())
     }
 
     /// The frame.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        match &self.bytes {
+            BatchBytes::Own(bytes) => bytes,
+            BatchBytes::Lent(bytes) => (**bytes).as_ref(),
+        }
     }
 
-    /// The frame, given away.
+    /// The frame, given away; copied where it is shared with a clone or lent by an agent.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes.into_vec()
+        match self.bytes {
+            BatchBytes::Own(bytes) => Arc::unwrap_or_clone(bytes).into_vec(),
+            BatchBytes::Lent(bytes) => (*bytes).as_ref().to_vec(),
+        }
     }
 
     /// The positions in it.

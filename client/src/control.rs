@@ -68,6 +68,9 @@ impl Fleet {
     /// # Errors
     /// A stream that a ready worker does not have, or no answer within `timeouts.total`.
     pub async fn plan(&self, stream: &str) -> Result<StreamPlan, ClientError> {
+        if let Some(agent) = &self.inner.agent {
+            return agent.plan(stream).await;
+        }
         self.keep();
         let timeouts = &self.inner.settings.timeouts;
         let history = SharedHistory::default();
@@ -80,7 +83,7 @@ impl Fleet {
             for member in self.members().iter() {
                 history.asking(&member.endpoint);
                 let fault = match self.control(member, Method::GET, PATH_PLAN, Bytes::new()).await {
-                    Ok(bytes) => return stream_plan(&bytes, member, stream),
+                    Ok(bytes) => return stream_plan(&bytes, &member.endpoint, stream),
                     Err(fault) => fault,
                 };
                 if matches!(&fault, Fault::Status { status, .. } if (400..500).contains(status)) {
@@ -122,6 +125,9 @@ impl Fleet {
 
     /// What every worker says of itself, all asked at once.
     pub async fn status(&self) -> Vec<(Endpoint, Result<WorkerStatus, ClientError>)> {
+        if let Some(agent) = &self.inner.agent {
+            return agent.status().await;
+        }
         self.keep();
         let members = self.members();
         let asked = members.iter().map(|member| async {
@@ -151,6 +157,9 @@ impl Fleet {
     /// A report that no worker would take, ranks that do not agree, none of the first three that takes it.
     pub async fn report(&self, report: &RankReport) -> Result<(), ClientError> {
         report.check()?;
+        if let Some(agent) = &self.inner.agent {
+            return agent.report(report).await;
+        }
         self.keep();
         let body = serde_json::to_vec(report)
             .map_err(|error| ClientError::Setting { name: "report", reason: error.to_string() })?;
@@ -268,14 +277,14 @@ fn rendezvous(run: &str, worker: &Endpoint) -> u64 {
     XxHash3_64::oneshot(format!("{run}\n{worker}").as_bytes())
 }
 
-fn stream_plan(bytes: &[u8], member: &Member, stream: &str) -> Result<StreamPlan, ClientError> {
+pub(crate) fn stream_plan(bytes: &[u8], worker: &Endpoint, stream: &str) -> Result<StreamPlan, ClientError> {
     let malformed =
-        |reason: String| ClientError::Malformed { worker: member.endpoint.clone(), path: PATH_PLAN, reason };
+        |reason: String| ClientError::Malformed { worker: worker.clone(), path: PATH_PLAN, reason };
     let mut plans: Plans = serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
     let Some(entry) = plans.streams.remove(stream) else {
         let known: Vec<String> = plans.streams.into_keys().collect();
         return Err(ClientError::UnknownStream {
-            worker: member.endpoint.clone(),
+            worker: worker.clone(),
             stream: stream.to_owned(),
             known: known.join(", "),
         });
@@ -289,6 +298,6 @@ fn stream_plan(bytes: &[u8], member: &Member, stream: &str) -> Result<StreamPlan
         facts: entry.facts,
         datasets: entry.datasets,
         model: entry.model,
-        worker: member.endpoint.clone(),
+        worker: worker.clone(),
     })
 }

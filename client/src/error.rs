@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use feedmill_protocol::course::CourseError;
-use feedmill_protocol::http::Problem;
+use feedmill_protocol::http::{Problem, problem_kind};
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::{Range, RangeError};
 use feedmill_protocol::ranks::LayoutError;
@@ -122,6 +123,20 @@ pub enum ClientError {
         /// Both sides, as that worker names them.
         problem: Box<Problem>,
     },
+    /// The agent of this node cannot be used; batches are not asked of workers in its stead.
+    #[error(
+        "the agent at {} is not there for {away:?} now: {reason}; is it running, and is its socket shared with \
+         this process? (without FEEDMILL_AGENT workers are asked directly)",
+        socket.display()
+    )]
+    Agent {
+        /// Its socket.
+        socket: PathBuf,
+        /// How long it has been away.
+        away: Duration,
+        /// What happened last.
+        reason: String,
+    },
     /// A request on a control connection failed.
     #[error("{worker} gives no answer to {path}: {fault}")]
     Control {
@@ -175,6 +190,17 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// What a fault that every worker would repeat is to whoever asked.
+    pub(crate) fn refused(stream: &str, range: Range, worker: &Endpoint, fault: Fault) -> Self {
+        let stream = stream.to_owned();
+        match fault {
+            Fault::Status { problem, .. } if problem.kind == problem_kind::LETHAL_SAMPLE => {
+                Self::LethalSample { stream, range, problem }
+            }
+            fault => Self::Refused { stream, range, worker: worker.clone(), fault: Box::new(fault) },
+        }
+    }
+
     /// The worker's own words, where it gave some.
     #[must_use]
     pub fn problem(&self) -> Option<&Problem> {

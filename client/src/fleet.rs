@@ -10,6 +10,7 @@ use feedmill_protocol::position::Range;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use crate::agent::{Agent, AgentStats};
 use crate::batch::Batch;
 use crate::discovery::Sources;
 use crate::error::{ClientError, SharedHistory, lock};
@@ -28,6 +29,8 @@ pub struct Fleet {
 
 pub(crate) struct Inner {
     pub(crate) settings: FleetSettings,
+    /// Asked in the workers' stead, where there is one.
+    pub(crate) agent: Option<Agent>,
     /// Sorted by endpoint: the order that all ranks share.
     pub(crate) members: Mutex<Arc<[Arc<Member>]>>,
     /// Where workers are looked for.
@@ -143,6 +146,7 @@ impl Fleet {
             ready_times: Mutex::default(),
             budget: Mutex::default(),
             counts: Mutex::default(),
+            agent: settings.agent.clone().map(|socket| Agent::new(socket, &settings)),
             settings,
         };
         inner.update_members();
@@ -161,6 +165,12 @@ impl Fleet {
     #[must_use]
     pub fn stats(&self) -> FleetStats {
         *lock(&self.inner.counts)
+    }
+
+    /// How batches lent by an agent stand; None without an agent.
+    #[must_use]
+    pub fn agent_stats(&self) -> Option<AgentStats> {
+        self.inner.agent.as_ref().map(Agent::stats)
     }
 
     /// The workers that are known now, sorted.
@@ -187,6 +197,19 @@ impl Fleet {
 
     /// Waits for a pursuit, warns when it lasts, gives up when it lasts too long after it was needed.
     pub(crate) async fn patiently<F: Future + Unpin>(
+        &self,
+        request: &BatchRequest,
+        history: &SharedHistory,
+        pursuit: F,
+    ) -> Result<F::Output, ClientError> {
+        let waited = self.within_patience(request, history, pursuit);
+        match &self.inner.agent {
+            Some(agent) => agent.unless_gone(waited).await,
+            None => waited.await,
+        }
+    }
+
+    async fn within_patience<F: Future + Unpin>(
         &self,
         request: &BatchRequest,
         history: &SharedHistory,

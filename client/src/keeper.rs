@@ -31,6 +31,10 @@ const LONGEST_SEARCH: Duration = Duration::from_secs(30);
 impl Fleet {
     /// Sees to it that the keeper runs, on the caller's runtime; it ends with the fleet or the runtime.
     pub(crate) fn keep(&self) {
+        // Whoever asks an agent asks no worker.
+        if self.inner.agent.is_some() {
+            return;
+        }
         let mut keeper = lock(&self.inner.keeper);
         if keeper.as_ref().is_none_or(|keeper| keeper.is_finished()) {
             *keeper = Some(tokio::spawn(run(Arc::downgrade(&self.inner))));

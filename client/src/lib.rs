@@ -4,6 +4,7 @@
 //! puller ─► pursuit ─► choice ─► attempt ─► member ─► line ─► link ─► answer ─► batch
 //!  ├─► window  └─► hedge (who)              (health)  (turn)  (h2)   (checks)
 //!  ├─► tally ─► reports ─► control              ▲
+//!  ├─► agent (of the node, in the workers' stead: by reference)
 //!  └─► fleet ◄─ keeper ─► discovery, load ─► watch
 //! ```
 //!
@@ -21,6 +22,8 @@ mod tally;
 /// How many ranges a rank keeps in hand or outstanding.
 mod window;
 
+/// The agent of this node: batches by reference, over a Unix socket.
+mod agent;
 /// What makes an answer a batch.
 mod answer;
 /// One request for one batch at one worker.
@@ -72,6 +75,7 @@ pub mod decisions {
     pub use crate::window::{Bounds, Known, Window};
 }
 
+pub use agent::{AgentStats, LocalWire};
 pub use batch::{Batch, Timings};
 pub use control::StreamPlan;
 pub use error::{Attempt, ClientError, Disagreement, History};

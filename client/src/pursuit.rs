@@ -73,6 +73,10 @@ impl Fleet {
                 reason: format!("{:?} is no stream's name", request.stream),
             });
         }
+        if let Some(agent) = &self.inner.agent {
+            lock(&self.inner.counts).ranges += 1;
+            return agent.pursue(request, &ticket.history).await;
+        }
         self.keep();
         lock(&self.inner.budget).asked();
         lock(&self.inner.counts).ranges += 1;

@@ -148,6 +148,8 @@ pub struct Timeouts {
     pub backoff_min: Duration,
     /// The longest pause between two rounds over all workers.
     pub backoff_max: Duration,
+    /// How long an agent may be away before whoever waits is told; a restart is not noticed within it.
+    pub agent: Duration,
     /// How long a worker that is down may hide that all others have another plan.
     pub plan_grace: Duration,
     /// A worker from which nothing comes for this long, although it was asked for a word, is suspect: all that
@@ -174,6 +176,7 @@ impl Default for Timeouts {
             max_retry_after: Duration::from_secs(10),
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(2),
+            agent: Duration::from_secs(10),
             plan_grace: Duration::from_secs(10),
             silence: Duration::from_millis(500),
             idle: Duration::from_secs(120),
@@ -200,6 +203,8 @@ pub struct FleetSettings {
     pub workers: Vec<Endpoint>,
     /// Files with more of them, read again when they change.
     pub lists: Vec<PathBuf>,
+    /// The socket of this node's agent. Everything is asked of it then, and of no worker.
+    pub agent: Option<PathBuf>,
     /// One name per start of a training, shared by its ranks.
     pub run: String,
     /// How long things may take.
@@ -229,6 +234,7 @@ impl FleetSettings {
         Self {
             workers,
             lists: Vec::new(),
+            agent: None,
             run: run.into(),
             timeouts: Timeouts::default(),
             max_batch_bytes: 1 << 30,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pipeline ─► plan ─► position ─► ranks ─► course ─► placement ─► http ─► frame ─► hash
-//!                                                         └───► report
+//!                                                  local ◄─┴───► report
 //! ```
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,8 @@ pub mod frame;
 pub mod hash;
 /// Paths, headers and problem documents of the HTTP interface.
 pub mod http;
+/// What an agent and the readers on its node say to each other.
+pub mod local;
 /// What a trainer must know of the model's processor.
 pub mod model;
 /// The `DataPipeline` resource as people write it, and its checked form.

@@ -159,6 +159,26 @@ pub struct WorkerStatus {
     pub problems: Vec<String>,
     /// The last report of each rank that reports here.
     pub reports: Vec<KeptReport>,
+    /// What an agent is beside; None of a worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentStatus>,
+}
+
+/// An agent: it makes nothing, it passes on what the workers make.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// The workers that it asks.
+    pub upstream: Vec<String>,
+    /// Those of them that answered and are ready.
+    pub upstream_ready: u32,
+    /// Processes connected to its socket.
+    pub readers: u32,
+    /// Bytes of batches that they hold.
+    pub lent_bytes: u64,
+    /// Bytes of shared memory that it may have.
+    pub memory_bytes: u64,
+    /// Batches fetched from workers since the start.
+    pub fetched: u64,
 }
 
 /// One stream of a worker.

@@ -53,6 +53,7 @@ pub fn client(py: Python<'_>, error: &ClientError, rank: Option<u64>) -> PyErr {
     let message = format!("{at_rank}{error}");
     let name = match error {
         ClientError::OtherPlan { .. } => "PlanChanged",
+        ClientError::Agent { .. } => "AgentUnreachable",
         ClientError::TimedOut { .. } | ClientError::NoAnswer { .. } => "WorkersUnreachable",
         ClientError::LethalSample { .. } => "BadSamples",
         ClientError::RunMismatch { .. } => "RunMismatch",
@@ -104,6 +105,7 @@ pub fn client(py: Python<'_>, error: &ClientError, rank: Option<u64>) -> PyErr {
                 details.set_item("worker", history.attempts().last().map(|last| last.worker.to_string()))?;
                 details.set_item("reason", history.to_string())
             }
+            ClientError::Agent { reason, .. } => details.set_item("reason", reason),
             ClientError::Denied { worker, fault } | ClientError::Control { worker, fault, .. } => {
                 details.set_item("worker", worker.to_string())?;
                 details.set_item("reason", fault.to_string())

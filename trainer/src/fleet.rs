@@ -52,9 +52,10 @@ fn pass(
 impl Fleet {
     /// Workers at these addresses, `http://HOST:PORT` or `https://`, names with many addresses, and `file:` lists, for
     /// a run; opens nothing yet. The token is given as
-    /// it is or in a file; authorities are those of the machine unless a file names others.
+    /// it is or in a file; authorities are those of the machine unless a file names others. With an agent's socket
+    /// that is asked instead.
     #[new]
-    #[pyo3(signature = (sources, run, timeout, verify, token=None, token_file=None, ca_file=None))]
+    #[pyo3(signature = (sources, run, timeout, verify, token=None, token_file=None, ca_file=None, agent=None))]
     #[expect(clippy::too_many_arguments, reason = "the package names each of them")]
     fn new(
         py: Python<'_>,
@@ -65,6 +66,7 @@ impl Fleet {
         token: Option<String>,
         token_file: Option<PathBuf>,
         ca_file: Option<PathBuf>,
+        agent: Option<PathBuf>,
     ) -> PyResult<Self> {
         let error = |error: &ClientError| errors::client(py, error, None);
         let sources = sources.iter().map(String::as_str);
@@ -73,6 +75,9 @@ impl Fleet {
             .map_err(|_| errors::config(py, &format!("timeout {timeout} is no number of seconds")))?;
         settings.verify_hashes = verify;
         settings.pass = pass(py, token, token_file, ca_file)?;
+        settings.agent = agent;
+        // Who waits for less than an agent's restart is told that it is away, not only that time is over.
+        settings.timeouts.agent = settings.timeouts.agent.min(settings.timeouts.total / 2);
         let handle = runtime::handle()?;
         let inner = feedmill_client::Fleet::new(settings).map_err(|e| error(&e))?;
         Ok(Self { inner, handle, home: Home::here() })
@@ -93,6 +98,11 @@ impl Fleet {
         described.set_item("hedges_won", stats.hedges_won)?;
         described.set_item("silenced", stats.silenced)?;
         Ok(described)
+    }
+
+    /// (bytes held of the agent's memory, bytes that may be held, batches copied out); None without an agent.
+    fn agent(&self) -> Option<(u64, u64, u64)> {
+        self.inner.agent_stats().map(|stats| (stats.held_bytes, stats.share_bytes, stats.copied_out))
     }
 
     /// The stream's plan from the first worker that is ready: a dict with plan, samples_per_epoch, datasets,

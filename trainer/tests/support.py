@@ -68,6 +68,23 @@ class Worker:
             pipe.close()
 
 
+class Agent(Worker):
+    """An agent before a worker; ends with this process."""
+
+    def __init__(self, upstream: Worker, socket: str, *arguments: str) -> None:
+        command = [worker_program(), "agent", "--upstream", upstream.url, "--socket", socket]
+        command += ["--listen", "127.0.0.1:0", "--exit-with-stdin", *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        assert self.process.stdout is not None
+        self.url = "http://" + json.loads(self.process.stdout.readline())["listening"]
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self.get("/v1/status"))["agent"]
+        return status
+
+
 @contextlib.contextmanager
 def fleet(count: int = 2, **changes: str) -> Iterator[list[Worker]]:
     """Workers over the quickstart's data."""

@@ -224,7 +224,7 @@ pub struct App {
     /// What it is doing while it starts, for people.
     doing: Mutex<String>,
     /// What it has served.
-    pub served: Served,
+    pub served: Arc<Served>,
     /// Padded batches being expanded.
     pub expanding: Arc<Semaphore>,
     /// Samples and pictures being made for people.
@@ -260,7 +260,7 @@ impl App {
             loaded: OnceLock::new(),
             state: AtomicU8::new(0),
             doing: Mutex::new("starting".into()),
-            served: Served::default(),
+            served: Arc::default(),
             expanding: Arc::new(Semaphore::new(EXPANDING_AT_ONCE)),
             looking: Arc::new(Semaphore::new(LOOKING_AT_ONCE)),
             searching: Arc::new(Semaphore::new(SEARCHING_AT_ONCE)),
@@ -349,6 +349,7 @@ impl App {
                 true => self.reports(|reports, now| reports.list(now)),
                 false => Vec::new(),
             },
+            agent: None,
         }
     }
 }

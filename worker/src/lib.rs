@@ -7,6 +7,8 @@
 //!
 //! A worker is stateless: any worker makes any range at any time with the same bytes.
 
+/// The same server filled from other workers, and by reference to this node's processes.
+pub mod agent;
 /// What a worker is made of.
 pub mod app;
 /// What is in the data, before it is trained on.

@@ -12,26 +12,28 @@ use prometheus::{Encoder, TextEncoder};
 use crate::app::App;
 
 /// One family: name, type, label, help.
-struct Family {
-    name: &'static str,
-    kind: MetricType,
-    labels: &'static str,
-    help: &'static str,
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
+    pub(crate) kind: MetricType,
+    pub(crate) labels: &'static str,
+    pub(crate) help: &'static str,
 }
 
 macro_rules! families {
-    ($($constant:ident: $kind:ident $name:literal [$labels:literal] $help:literal;)*) => {
-        $(const $constant: Family = Family {
-            name: concat!("feedmill_worker_", $name),
-            kind: MetricType::$kind,
+    ($prefix:literal: $($constant:ident: $kind:ident $name:literal [$labels:literal] $help:literal;)*) => {
+        $(const $constant: $crate::metrics::Family = $crate::metrics::Family {
+            name: concat!($prefix, $name),
+            kind: prometheus::proto::MetricType::$kind,
             labels: $labels,
             help: $help,
         };)*
-        const FAMILIES: &[&Family] = &[$(&$constant,)*];
+        pub(crate) const FAMILIES: &[&$crate::metrics::Family] = &[$(&$constant,)*];
     };
 }
+pub(crate) use families;
 
 families! {
+    "feedmill_worker_":
     STATE: GAUGE "state" ["state"] "1 for the state the worker is in: starting, ready or draining.";
     CONNECTIONS: GAUGE "connections" [""] "Open connections.";
     BATCHES: COUNTER "batches_total" [""] "Batches handed to connections.";
@@ -72,7 +74,7 @@ families! {
     BAD: COUNTER "bad_records_total" ["dataset, class"] "Bad records met, each time, by data set and class.";
 }
 
-fn label(name: &str, value: &str) -> LabelPair {
+pub(crate) fn label(name: &str, value: &str) -> LabelPair {
     let mut pair = LabelPair::default();
     pair.set_name(name.into());
     pair.set_value(value.into());
@@ -82,16 +84,22 @@ fn label(name: &str, value: &str) -> LabelPair {
 /// The metrics as Prometheus reads them.
 #[must_use]
 pub fn text(app: &App) -> Vec<u8> {
-    let mut out = Vec::new();
-    // Writing to memory fails only for families without metrics, which are left out.
-    drop(TextEncoder::new().encode(&families(app), &mut out));
-    out
+    gathered(app).text()
 }
 
-struct Gatherer(Vec<MetricFamily>);
+#[derive(Default)]
+pub(crate) struct Gatherer(Vec<MetricFamily>);
 
 impl Gatherer {
-    fn put(&mut self, family: &Family, values: impl IntoIterator<Item = (Vec<LabelPair>, f64)>) {
+    /// The metrics as Prometheus reads them.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        // Writing to memory fails only for families without metrics, which are left out.
+        drop(TextEncoder::new().encode(&self.0, &mut out));
+        out
+    }
+
+    pub(crate) fn put(&mut self, family: &Family, values: impl IntoIterator<Item = (Vec<LabelPair>, f64)>) {
         let metrics: Vec<Metric> = values
             .into_iter()
             .map(|(labels, value)| {
@@ -124,12 +132,12 @@ impl Gatherer {
         self.0.push(proto);
     }
 
-    fn one(&mut self, family: &Family, value: f64) {
+    pub(crate) fn one(&mut self, family: &Family, value: f64) {
         self.put(family, [(Vec::new(), value)]);
     }
 }
 
-fn families(app: &App) -> Vec<MetricFamily> {
+fn gathered(app: &App) -> Gatherer {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
     let mut out = Gatherer(Vec::new());
     let state = match app.state() {
@@ -173,7 +181,7 @@ fn families(app: &App) -> Vec<MetricFamily> {
         out.one(&LETHAL, maker.suspects.lethal() as f64);
         out.put(&BAD, bad);
     }
-    out.0
+    out
 }
 
 fn budgets(app: &App, out: &mut Gatherer) {
@@ -237,7 +245,16 @@ pub fn document() -> String {
         "# Metrics of a worker\n\nServed at `/metrics`. This page is made from `worker/src/metrics.rs`; \
          `make docs` writes it anew.\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n",
     );
-    for family in FAMILIES {
+    page += &table(FAMILIES);
+    page += "\n# Metrics of an agent\n\nOf `feedmill-worker agent`, at its `/metrics`.\n\n\
+             | metric | type | labels | meaning |\n|---|---|---|---|\n";
+    page += &table(crate::agent::METRICS);
+    page
+}
+
+fn table(families: &[&Family]) -> String {
+    let mut page = String::new();
+    for family in families {
         let kind = match family.kind {
             MetricType::COUNTER => "counter",
             MetricType::HISTOGRAM => "histogram",

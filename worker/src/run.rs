@@ -1,6 +1,7 @@
 //! Arguments → settings → run: a whole worker process.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,9 +54,7 @@ pub fn sandbox() -> Sandbox {
 /// A worker whose patches another function makes, for tests of what a worker does when it kills.
 #[must_use]
 pub fn main_with(args: &WorkerArgs, fill: FillPatches) -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
-    // A second subscriber in the same process is refused, and the first one goes on.
-    drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| ForgivingStderr).try_init());
+    set_up_log();
     match run(args, fill) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -63,6 +62,13 @@ pub fn main_with(args: &WorkerArgs, fill: FillPatches) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Logs to standard error.
+pub(crate) fn set_up_log() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
+    // A second subscriber in the same process is refused, and the first one goes on.
+    drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| ForgivingStderr).try_init());
 }
 
 /// Standard error that never fails: whoever read the log may be gone, and the subscriber would panic in the
@@ -105,10 +111,7 @@ async fn live(settings: Settings, machinery: Machinery, guard: Guard) -> anyhow:
         format!("cannot listen on {}; choose another address with --listen", settings.listen)
     })?;
     let address = listener.local_addr()?;
-    announce(&settings.name, address, &guard)?;
-    if guard.wants_token() && !guard.is_tls() && !address.ip().is_loopback() {
-        tracing::warn!("tokens and data cross the network in the clear; give --tls-cert and --tls-key");
-    }
+    announce(&settings.name, address, &guard, None)?;
     let app = Arc::new(App::new(settings.name.clone(), machinery).guarded(guard));
     let (stop, stopped) = watch::channel(false);
     let server = tokio::spawn(serve(Arc::clone(&app), listener, stopped, settings.drain));
@@ -130,7 +133,7 @@ async fn live(settings: Settings, machinery: Machinery, guard: Guard) -> anyhow:
 }
 
 /// Connections and files share the descriptors; the soft limit is often a small part of what is allowed.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) =
@@ -140,13 +143,24 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// One line of JSON, so that whoever started the worker learns its port.
-fn announce(name: &str, address: std::net::SocketAddr, guard: &Guard) -> anyhow::Result<()> {
+/// One line of JSON, so that whoever started the worker learns its port, and an agent's socket.
+pub(crate) fn announce(
+    name: &str,
+    address: std::net::SocketAddr,
+    guard: &Guard,
+    socket: Option<&Path>,
+) -> anyhow::Result<()> {
     let scheme = if guard.is_tls() { "https" } else { "http" };
-    let line = serde_json::json!({"worker": name, "listening": address.to_string(), "scheme": scheme});
+    let mut line = serde_json::json!({"worker": name, "listening": address.to_string(), "scheme": scheme});
+    if let Some(socket) = socket {
+        line["socket"] = socket.to_string_lossy().into();
+    }
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output is closed")?;
     tracing::info!(worker = name, %address, scheme, token = guard.wants_token(), "listening");
+    if guard.wants_token() && !guard.is_tls() && !address.ip().is_loopback() {
+        tracing::warn!("tokens and data cross the network in the clear; give --tls-cert and --tls-key");
+    }
     Ok(())
 }
 
@@ -236,7 +250,7 @@ fn report_streams(loaded: &Loaded) {
 }
 
 /// Ends when the process is told to: by signal, or by the end of standard input.
-async fn told_to_stop(with_stdin: bool) -> anyhow::Result<()> {
+pub(crate) async fn told_to_stop(with_stdin: bool) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     tokio::select! {

@@ -154,19 +154,13 @@ impl Settings {
         if !cache_dir.is_dir() {
             return Err(SettingsError::CacheDir { path: cache_dir });
         }
-        let is_open = args.token_file.is_none();
-        if is_open && !args.insecure_no_token && !args.listen.ip().to_canonical().is_loopback() {
-            return Err(SettingsError::NoToken { listen: args.listen });
-        }
+        let certificate = args.tls_cert.clone().zip(args.tls_key.clone());
+        let access = guard_files(args.listen, args.token_file.clone(), args.insecure_no_token, certificate)?;
         let name = args.name.clone().or_else(host_name).unwrap_or_else(|| "worker".into());
         Ok(Self {
             name,
             listen: args.listen,
-            access: GuardFiles {
-                tokens: args.token_file.clone(),
-                certificate: args.tls_cert.clone().zip(args.tls_key.clone()),
-                own_names_only: is_open && !args.insecure_no_token,
-            },
+            access,
             threads: args.threads.map_or_else(cpu_quota, usize::from),
             cache_dir,
             s3_endpoint: args.s3_endpoint.clone(),
@@ -178,13 +172,27 @@ impl Settings {
     }
 }
 
+/// Who is admitted at an address: without a token only who reaches loopback, unless that is asked for.
+pub(crate) fn guard_files(
+    listen: SocketAddr,
+    tokens: Option<PathBuf>,
+    insecure: bool,
+    certificate: Option<(PathBuf, PathBuf)>,
+) -> Result<GuardFiles, SettingsError> {
+    let is_guarded_by_place = tokens.is_none() && !insecure;
+    if is_guarded_by_place && !listen.ip().to_canonical().is_loopback() {
+        return Err(SettingsError::NoToken { listen });
+    }
+    Ok(GuardFiles { tokens, certificate, own_names_only: is_guarded_by_place })
+}
+
 /// Whole CPUs that the cgroup's quota and the affinity mask allow, at least one.
 #[must_use]
 pub fn cpu_quota() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn host_name() -> Option<String> {
+pub(crate) fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }

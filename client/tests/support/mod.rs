@@ -546,6 +546,7 @@ fn status(plan: String) -> WorkerStatus {
         busy_ms: 0,
         bad: Default::default(),
         problems: Vec::new(),
+        agent: None,
         reports: Vec::new(),
     }
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from .batch import Batch
 from .errors import (
     AccessDenied,
+    AgentUnreachable,
     BadSamples,
     ConfigError,
     FeedmillError,
@@ -24,6 +25,7 @@ from .loader import Loader
 
 __all__ = [
     "AccessDenied",
+    "AgentUnreachable",
     "BadSamples",
     "Batch",
     "ConfigError",

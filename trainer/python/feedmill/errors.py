@@ -49,6 +49,11 @@ class WorkersUnreachable(FeedmillError, TimeoutError):
     """No worker made a batch, or answered at all, within ``timeout``."""
 
 
+class AgentUnreachable(WorkersUnreachable):
+    """FEEDMILL_AGENT names an agent that is not there. Workers are not asked in its stead; the next call finds one that was
+    started since, and loses nothing."""
+
+
 class WorkerRefused(FeedmillError):
     """A worker said no, and every other one would too: access denied, a range that is too large, another version."""
 
@@ -72,6 +77,7 @@ class ForkError(FeedmillError):
 
 __all__ = [
     "AccessDenied",
+    "AgentUnreachable",
     "BadSamples",
     "ConfigError",
     "FeedmillError",

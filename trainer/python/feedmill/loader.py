@@ -20,6 +20,9 @@ _log = logging.getLogger("feedmill")
 #: Version of what state_dict returns.
 STATE_VERSION = 1
 
+#: The environment variable that names the socket of this node's agent.
+AGENT_VARIABLE = "FEEDMILL_AGENT"
+
 #: A share of bad rows means nothing before so many rows, and so many bad ones, have been seen.
 BAD_AFTER_ROWS = 1_000
 BAD_AFTER_BAD = 20
@@ -47,6 +50,8 @@ class Loader:
     source: ``http://HOST:PORT`` of a worker or a headless service (all addresses of a name are workers, also those that
         come later), several of them as a list or with commas between, ``file:PATH`` of a list that is read again when it
         changes; or a pipeline's file, for which workers are started on this machine, one set for all ranks of the run.
+        Where FEEDMILL_AGENT names the socket of this node's agent, batches come from there by reference, and addresses are
+        not asked.
     stream: which of the pipeline's streams.
     dp_rank, dp_size: the data-parallel rank and size, never global ones. ``dp_size * model_parallel_size`` must be
         WORLD_SIZE where a launcher set that.
@@ -416,7 +421,8 @@ class Loader:
         """How the queue stands: ready, outstanding and target (micro batches), steps, batches, consumed; seconds waited (in
         all), waiting (now), stepped (in whole steps) and pace (the trainer's own time for a micro batch); wait_ratio;
         batch_bytes; requests, hedged (asked of a second worker because the first was late) and silenced (workers that fell
-        silent); rows, tokens, supervised, filler, bad, bytes, padding; rows_per_dataset; copied_out; ledger_lost."""
+        silent); rows, tokens, supervised, filler, bad, bytes, padding; rows_per_dataset; lent_bytes (of an
+        agent's memory), copied_out (batches kept beyond the share of it); ledger_lost."""
         queue = self._puller.stats() if self._puller is not None else {}
         if self._fleet is not None:
             asked = self._fleet.stats()
@@ -425,8 +431,9 @@ class Loader:
         queue |= totals.described(self._dataset_names())
         queue["consumed"] = self.consumed
         queue["wait_ratio"] = _ratio(queue.get("waited", 0.0), totals.clock)
-        # Batches own their memory, wherever they were received into: keeping them holds nothing back.
-        queue["copied_out"] = 0
+        # Batches own their memory, unless an agent lends it; then those kept beyond this process's share are copies.
+        agent = self._fleet.agent() if self._fleet is not None else None
+        queue["lent_bytes"], _, queue["copied_out"] = agent or (0, 0, 0)
         queue["ledger_lost"] = self._ledger.lost if self._ledger is not None else 0
         return queue
 
@@ -489,8 +496,17 @@ class Loader:
             elif self._token is None and token_file is None:
                 token_file = os.environ.get("FEEDMILL_TOKEN_FILE") or None
             ca_file = self._ca_file or os.environ.get("FEEDMILL_CA_FILE") or None
+            # Workers of this machine were started for this loader: nobody else reads what they make.
+            agent = os.environ.get(AGENT_VARIABLE) or None if self._node is None else None
             self._fleet = _feedmill.Fleet(
-                addresses, self.run, self._timeout, False, token=self._token, token_file=token_file, ca_file=ca_file
+                addresses,
+                self.run,
+                self._timeout,
+                False,
+                token=self._token,
+                token_file=token_file,
+                ca_file=ca_file,
+                agent=agent,
             )
         return self._fleet
 

@@ -5,7 +5,7 @@ use feedmill_protocol::http::{CONTENT_PROBLEM, Problem, problem_kind};
 use http::{HeaderValue, Response, StatusCode, header};
 
 /// A problem document, with `Retry-After` where asking again helps.
-pub(super) fn problem(problem: &Problem) -> Response<Body> {
+pub(crate) fn problem(problem: &Problem) -> Response<Body> {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     // A document of strings and numbers always becomes JSON.
     let body = serde_json::to_vec(problem).unwrap_or_default();
@@ -20,7 +20,7 @@ pub(super) fn problem(problem: &Problem) -> Response<Body> {
 }
 
 /// 400.
-pub(super) fn bad_request(detail: impl Into<String>) -> Problem {
+pub(crate) fn bad_request(detail: impl Into<String>) -> Problem {
     Problem::new(problem_kind::BAD_REQUEST, 400, "the request makes no sense", detail)
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn not_found(detail: impl Into<String>) -> Problem {
 }
 
 /// JSON of anything that becomes JSON.
-pub(super) fn json(value: &impl serde::Serialize) -> Response<Body> {
+pub(crate) fn json(value: &impl serde::Serialize) -> Response<Body> {
     let mut response = Response::new(Body::from(serde_json::to_vec(value).unwrap_or_default()));
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);

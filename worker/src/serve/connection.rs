@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tower_service::Service;
 
 use super::door;
-use crate::app::App;
+use crate::app::Served;
 
 /// How often deadlines are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ impl Drop for Active {
 
 /// Serves one connection to its end, over TLS where that is on.
 pub(super) async fn meet(
-    app: &App,
+    served: &Served,
     guard: &Arc<Guard>,
     builder: &auto::Builder<TokioExecutor>,
     router: Router,
@@ -102,19 +102,19 @@ pub(super) async fn meet(
     mut stop: watch::Receiver<bool>,
 ) {
     let Some(config) = guard.tls() else {
-        return run(app, guard, builder, router, socket, peer, stop).await;
+        return run(served, guard, builder, router, socket, peer, stop).await;
     };
     let secured = tokio::select! {
         secured = door::secured(socket, config) => secured,
         _ = stop.wait_for(|stop| *stop) => None,
     };
     if let Some(secured) = secured {
-        run(app, guard, builder, router, secured, peer, stop).await;
+        run(served, guard, builder, router, secured, peer, stop).await;
     }
 }
 
 async fn run<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    app: &App,
+    served: &Served,
     guard: &Arc<Guard>,
     builder: &auto::Builder<TokioExecutor>,
     router: Router,
@@ -166,7 +166,7 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
                     (book.overdue(age).len(), book.open_leases())
                 };
                 if overdue > 0 {
-                    app.served.overdue.fetch_add(overdue as u64, Ordering::Relaxed);
+                    served.overdue.fetch_add(overdue as u64, Ordering::Relaxed);
                     tracing::warn!(overdue, "a reader is too slow; its connection is closed");
                     return;
                 }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use feedmill_protocol::bad::RowStatus;
 use feedmill_protocol::frame::{BatchShape, FORMAT_VERSION, TensorSpec, write_header};
+use feedmill_protocol::hash::SampleHash;
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
 use http_body::{Body, Frame, SizeHint};
@@ -139,10 +141,20 @@ impl Body for ChunkBody {
 
 /// A strong tag: the same samples in the same layout have the same bytes.
 pub(super) fn etag(samples: &[LeasedSample], layout: &str, range: Range, stop: Option<u64>) -> String {
+    tag(samples.iter().map(|sample| (sample.meta.hash, sample.meta.status)), layout, range, stop)
+}
+
+/// The same of hashes and states.
+pub(crate) fn tag(
+    rows: impl Iterator<Item = (SampleHash, RowStatus)>,
+    layout: &str,
+    range: Range,
+    stop: Option<u64>,
+) -> String {
     let mut hasher = twox_hash::XxHash3_128::with_seed(0);
-    for sample in samples {
-        hasher.write(&sample.meta.hash);
-        hasher.write(&[sample.meta.status.to_byte()]);
+    for (hash, status) in rows {
+        hasher.write(&hash);
+        hasher.write(&[status.to_byte()]);
     }
     hasher.write(format!("{layout} {range} {stop:?}").as_bytes());
     format!("\"{:032x}\"", hasher.finish_128())

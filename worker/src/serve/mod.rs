@@ -7,7 +7,7 @@
 /// Answers that say what is wrong.
 pub(crate) mod answer;
 /// One connection: bounds on what it may hold, and for how long.
-mod connection;
+pub(crate) mod connection;
 /// TLS, and who may pass.
 mod door;
 /// Leased samples become a compact frame, patches by reference.
@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::Router;
 use feedmill_access::Guard;
 use feedmill_protocol::http::Problem;
 use feedmill_protocol::position::Range;
@@ -42,7 +43,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::app::App;
+use crate::app::{App, Served};
 
 pub(crate) use request::range_samples;
 
@@ -73,14 +74,26 @@ pub fn check_request(range: &str, query: &str, headers: &http::HeaderMap) -> Res
 }
 
 /// Serves until `stop` becomes true, then lets open requests end, for at most `drain`.
-pub async fn serve(app: Arc<App>, listener: TcpListener, mut stop: watch::Receiver<bool>, drain: Duration) {
-    let router = routes::router(Arc::clone(&app));
+pub async fn serve(app: Arc<App>, listener: TcpListener, stop: watch::Receiver<bool>, drain: Duration) {
+    let (served, guard) = (Arc::clone(&app.served), Arc::clone(&app.guard));
+    serve_router(routes::router(app), served, guard, listener, stop, drain).await;
+}
+
+/// The same for other answers on the same connections; `served` counts them.
+pub(crate) async fn serve_router(
+    router: Router,
+    served: Arc<Served>,
+    guard: Arc<Guard>,
+    listener: TcpListener,
+    mut stop: watch::Receiver<bool>,
+    drain: Duration,
+) {
     let builder = Arc::new(protocols());
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     let mut watching = JoinSet::new();
-    if app.guard.has_files() {
-        watching.spawn(watch_files(Arc::clone(&app.guard)));
+    if guard.has_files() {
+        watching.spawn(watch_files(Arc::clone(&guard)));
     }
     loop {
         let place = tokio::select! {
@@ -103,12 +116,12 @@ pub async fn serve(app: Arc<App>, listener: TcpListener, mut stop: watch::Receiv
         };
         // Small answers must not wait for more to come; an old kernel that refuses only makes them slower.
         drop(socket.set_nodelay(true));
-        let (app, builder, router, stop) =
-            (Arc::clone(&app), Arc::clone(&builder), router.clone(), stop.clone());
+        let (served, guard) = (Arc::clone(&served), Arc::clone(&guard));
+        let (builder, router, stop) = (Arc::clone(&builder), router.clone(), stop.clone());
         connections.spawn(async move {
-            app.served.connections.fetch_add(1, Ordering::Relaxed);
-            connection::meet(&app, &app.guard, &builder, router, socket, peer, stop).await;
-            app.served.connections.fetch_sub(1, Ordering::Relaxed);
+            served.connections.fetch_add(1, Ordering::Relaxed);
+            connection::meet(&served, &guard, &builder, router, socket, peer, stop).await;
+            served.connections.fetch_sub(1, Ordering::Relaxed);
             drop(place);
         });
     }

@@ -21,7 +21,7 @@ const MAX_NEED: Duration = Duration::from_secs(86_400);
 
 /// How the tensors are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(crate) enum Layout {
     /// Ragged, u8 patches.
     Compact,
     /// The processor's own padded tensors.
@@ -30,22 +30,22 @@ pub(super) enum Layout {
 
 /// A checked request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BatchRequest {
-    pub(super) range: Range,
-    pub(super) stop: Option<u64>,
-    pub(super) layout: Layout,
+pub(crate) struct BatchRequest {
+    pub(crate) range: Range,
+    pub(crate) stop: Option<u64>,
+    pub(crate) layout: Layout,
     /// Tensors wanted, in the layout's own order; None = all.
-    pub(super) tensors: Option<Vec<&'static str>>,
-    pub(super) plan: Option<PlanDigest>,
-    pub(super) need: Duration,
+    pub(crate) tensors: Option<Vec<&'static str>>,
+    pub(crate) plan: Option<PlanDigest>,
+    pub(crate) need: Duration,
     /// The run, without the rank: ranges are shared fairly between runs.
-    pub(super) job: String,
+    pub(crate) job: String,
     /// Workers that died under the range.
-    pub(super) deaths: u64,
+    pub(crate) deaths: u64,
 }
 
 impl BatchRequest {
-    pub(super) fn parse(range: &str, query: &str, headers: &HeaderMap) -> Result<Self, Problem> {
+    pub(crate) fn parse(range: &str, query: &str, headers: &HeaderMap) -> Result<Self, Problem> {
         let range = range
             .parse()
             .map_err(|error: feedmill_protocol::position::RangeError| bad_request(error.to_string()))?;
