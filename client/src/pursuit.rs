@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use feedmill_protocol::http::problem_kind;
 use feedmill_protocol::placement;
 use feedmill_protocol::plan::PlanDigest;
 use tokio::sync::Notify;
@@ -358,21 +357,7 @@ impl Pursuit<'_> {
         let (now, request) = (chance::now(), self.request);
         match fault.verdict() {
             Verdict::Fatal => {
-                if let Fault::Status { problem, .. } = &fault
-                    && problem.kind == problem_kind::LETHAL_SAMPLE
-                {
-                    return Err(ClientError::LethalSample {
-                        stream: request.stream.clone(),
-                        range: request.range,
-                        problem: problem.clone(),
-                    });
-                }
-                return Err(ClientError::Refused {
-                    stream: request.stream.clone(),
-                    range: request.range,
-                    worker: member.endpoint.clone(),
-                    fault: Box::new(fault),
-                });
+                return Err(ClientError::refused(&request.stream, request.range, &member.endpoint, fault));
             }
             Verdict::Reopen => {
                 if let Some(number) = connection {

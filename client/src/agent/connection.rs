@@ -262,6 +262,7 @@ fn refusal(problem: Problem, plan: Option<&str>) -> Fault {
         503 | 429 => {
             Fault::NotNow { kind: format!("{}: {}", problem.kind, problem.detail), retry_after: RETRY_AFTER }
         }
+        401 | 403 => Fault::Denied { status: problem.status, problem: Box::new(problem) },
         409 if plan.is_some() => Fault::OtherPlan { theirs: plan.and_then(|plan| plan.parse().ok()) },
         status => Fault::Status { status, problem: Box::new(problem) },
     }

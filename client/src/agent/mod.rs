@@ -190,6 +190,8 @@ impl Agent {
                         workers: vec![Disagreement { worker, plan: theirs }],
                     });
                 }
+                // The workers do not admit the agent.
+                Verdict::Denied => return Err(ClientError::Denied { worker, fault: Box::new(fault) }),
                 // Connecting anew has pauses of its own.
                 Verdict::Down | Verdict::Reopen => continue,
                 Verdict::Rest(pause) => pause,
@@ -213,6 +215,9 @@ impl Agent {
                     Ok(body) => return stream_plan(body.as_bytes(), url, stream),
                     Err(fault) => fault,
                 };
+                if fault.verdict() == Verdict::Denied {
+                    return Err(ClientError::Denied { worker: url.clone(), fault: Box::new(fault) });
+                }
                 if matches!(&fault, Fault::Status { status, .. } if (400..500).contains(status)) {
                     let fault = Box::new(fault);
                     return Err(ClientError::Control { worker: url.clone(), path: PATH_PLAN, fault });

@@ -155,7 +155,9 @@ pub(crate) fn refusal(error: &ClientError) -> Refusal {
     let text = error.to_string();
     match error {
         // The worker's own words, and status.
-        ClientError::Refused { worker, .. } | ClientError::Control { worker, .. }
+        ClientError::Refused { worker, .. }
+        | ClientError::Denied { worker, .. }
+        | ClientError::Control { worker, .. }
             if let Some(problem) = error.problem() =>
         {
             Refusal { problem: Arc::new(problem.clone()), plan: None, worker: Some(worker.clone()) }
@@ -175,6 +177,16 @@ pub(crate) fn refusal(error: &ClientError) -> Refusal {
             Problem::new(problem_kind::NOT_READY, 503, "no worker behind this agent gave an answer", text)
                 .into()
         }
+        ClientError::Denied { worker, .. } => Refusal {
+            problem: Arc::new(Problem::new(
+                problem_kind::DENIED,
+                403,
+                "the workers do not admit this agent",
+                text,
+            )),
+            plan: None,
+            worker: Some(worker.clone()),
+        },
         ClientError::UnknownStream { .. } => {
             Problem::new(problem_kind::NOT_FOUND, 404, "there is no such stream", text).into()
         }
