@@ -72,7 +72,7 @@ class Faults(FleetCase):
     def test_answers_that_always_end_early_are_a_typed_error_with_the_reason(self) -> None:
         with cut_short(self.source[0], 20_000) as short:
             loader = self.loader(source=[short], timeout=2.0)
-            loader.wait_ready()
+            loader.plan()
             with self.assertRaises(WorkersUnreachable) as caught:
                 next(loader)
             loader.close()
