@@ -93,7 +93,8 @@ class Slot:
         command = [worker_program(), "--pipeline", self._pipeline, "--listen", self._listen, "--exit-with-stdin"]
         command += ["--name", self.name, "--threads", "1", "--drain-seconds", str(DRAIN_SECONDS)]
         if self.net is not None:
-            command = ["ip", "netns", "exec", self.net.name, *command]
+            # Nobody but this machine reaches its address.
+            command = ["ip", "netns", "exec", self.net.name, *command, "--insecure-no-token"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
@@ -175,10 +176,13 @@ TAKING = ("kill", "freeze", "drain", "cut")
 
 
 class Disturbance:
-    """Slots, and a die that says what happens next. Kinds of events are drawn first, so that each of them comes often."""
+    """Slots, a file that lists the workers among them, and a die that says what happens next. Kinds of events are drawn first, so
+    that each of them comes often. Workers that were killed or told to end stay in the list until the next one is added: nobody
+    is told of a death."""
 
-    def __init__(self, slots: list[Slot], seed: int, *others: str) -> None:
-        self.slots, self.seed = slots, seed
+    def __init__(self, slots: list[Slot], seed: int, listed: str, *others: str) -> None:
+        self.slots, self.seed, self._listed = slots, seed, listed
+        self._list()
         self._draw = random.Random(seed)
         #: Kinds that are not the slots' business, and what they do.
         self._others = others
@@ -210,8 +214,15 @@ class Disturbance:
             "cut": slot.cut,
             "mend": slot.mend,
         }[kind]()
+        if kind == "start":
+            self._list()
         self.happened.append(f"{kind} {slot.name}")
         return kind
+
+    def _list(self) -> None:
+        with open(f"{self._listed}.new", "w", encoding="utf-8") as file:
+            file.writelines(f"{slot.url}\n" for slot in self.slots if slot.state not in ("gone", "draining"))
+        os.replace(f"{self._listed}.new", self._listed)
 
     def choice(self, of: Any) -> Any:
         return self._draw.choice(of)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import os
 import socket
+import tempfile
 import threading
 import unittest
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import feedmill
-from feedmill import ConfigError, WorkersUnreachable
+from feedmill import ConfigError, RunMismatch, WorkersUnreachable
 from support import FleetCase, hashes
 
 
@@ -68,7 +72,7 @@ class Faults(FleetCase):
     def test_answers_that_always_end_early_are_a_typed_error_with_the_reason(self) -> None:
         with cut_short(self.source[0], 20_000) as short:
             loader = self.loader(source=[short], timeout=2.0)
-            loader.wait_ready()
+            loader.plan()
             with self.assertRaises(WorkersUnreachable) as caught:
                 next(loader)
             loader.close()
@@ -95,6 +99,38 @@ class Faults(FleetCase):
         whole = hashes(self.loader(**settings))
         source = [f"http://{'w' * 64}.invalid:8470", *self.source]
         self.assertEqual(hashes(self.loader(source=source, **settings)), whole)
+
+    def test_ranks_that_do_not_begin_alike_are_refused_before_the_first_step(self) -> None:
+        settings: dict[str, Any] = {"dp_size": 2, "global_batch": 16, "micro_batch": 4}
+        for number, (change, words) in enumerate(
+            [
+                ({"global_batch": 32}, "global batch 32"),
+                ({"micro_batch": 2}, "micro batch 2"),
+                ({"consumed": 16}, "from 16 samples"),
+                ({"dp_size": 4}, "of 4"),
+            ]
+        ):
+            run = f"mismatch-{number}"
+            self.loader(dp_rank=0, run=run, **settings).wait_ready()
+            with self.assertRaises(RunMismatch) as caught:
+                self.loader(dp_rank=1, run=run, **settings | change).wait_ready()
+            self.assertIn(words, str(caught.exception))
+            self.assertIn("global batch 16 and micro batch 4 from 0 samples", str(caught.exception), "what the other rank says")
+            self.loader(dp_rank=1, run=run, **settings).wait_ready()
+
+    def test_workers_are_listed_in_a_file(self) -> None:
+        settings: dict[str, Any] = {"max_steps": 12, "window": 2}
+        whole = hashes(self.loader(**settings))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "workers")
+            with self.assertRaises(WorkersUnreachable) as caught:
+                self.loader(source=f"file:{path}", timeout=1.0).wait_ready()
+            self.assertIn(path, str(caught.exception))
+            Path(path).write_text(f"# the first one\n{self.source[0]}\n")
+            loader = self.loader(source=f"file:{path}", **settings)
+            made = hashes(itertools.islice(loader, 6))
+            Path(path).write_text(f"{self.source[1]}\n")
+            self.assertEqual(made | hashes(loader), whole)
 
     def test_workers_older_than_the_package_give_batches_but_no_model_tensors(self) -> None:
         loader = self.loader()

@@ -95,8 +95,8 @@ class Ranks:
 class Resume(FleetCase):
     """Stops and goes on, in courses that are drawn: ranks, micro batches, windows, batch sizes, skips."""
 
-    #: Ranks, micro batch, window; every pair divides every global batch of the schedule.
-    SHAPES = [(4, 2, 1), (2, 4, 16), (8, 1, 2), (1, 8, 1), (2, 2, 16), (8, 2, 1)]
+    #: Ranks, micro batch, window (None finds its size by itself); every pair divides every global batch of the schedule.
+    SHAPES = [(4, 2, 0), (2, 4, 16), (8, 1, 1), (1, 8, None), (2, 2, 16), (8, 2, 0)]
 
     @staticmethod
     def schedule(consumed: int) -> int:
@@ -202,9 +202,10 @@ class Disturbed(unittest.TestCase):
             # The other two are added by events.
             slots[0].start()
             slots[2].start()
-            disturbance = Disturbance(slots, seed, "resume")
+            listed = os.path.join(folder, "workers")
+            disturbance = Disturbance(slots, seed, listed, "resume")
             try:
-                made, held_out, steps = self.drive(disturbance, [slot.url for slot in slots], events)
+                made, held_out, steps = self.drive(disturbance, f"file:{listed}", events)
             except BaseException as error:
                 raise AssertionError(f"{type(error).__name__}: {error}\n{disturbance}") from error
             quiet = Worker(path)
@@ -223,14 +224,14 @@ class Disturbed(unittest.TestCase):
             expected -= {"cut", "mend"} if reason else set()
             self.assertEqual(set(kinds), expected)
 
-    def drive(self, disturbance: Disturbance, source: list[str], events: int) -> tuple[dict[int, bytes], dict[int, bytes], int]:
+    def drive(self, disturbance: Disturbance, source: str, events: int) -> tuple[dict[int, bytes], dict[int, bytes], int]:
         """Two steps after each event; a resume comes within a step, with other ranks."""
         made: dict[int, bytes] = {}
         held_out: dict[int, bytes] = {}
 
         def begin(state: dict[str, Any] | None) -> Ranks:
             size, micro_batch = disturbance.choice(self.SHAPES)
-            window = disturbance.choice((1, 2, 16))
+            window = disturbance.choice((0, 1, 16, None))
             ranks = Ranks(source, size, global_batch=8, micro_batch=micro_batch, window=window, run=f"disturbed-{len(disturbance.happened)}")
             if state is not None:
                 ranks.load(state)
