@@ -59,6 +59,7 @@ fn status(worker: u32, window: u64) -> WorkerStatus {
         busy_ms: window * 25_000 + u64::from(worker % 5) * 100,
         bad: BTreeMap::new(),
         problems: Vec::new(),
+        agent: None,
         // One home for the run.
         reports: if worker == 0 { (0..RANKS).map(|rank| report(rank, window)).collect() } else { Vec::new() },
     }

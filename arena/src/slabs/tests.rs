@@ -1,5 +1,6 @@
 use super::*;
 use crate::mapped::MappedSlab;
+use crate::{SlabLease, SlabRegion};
 use futures_util::FutureExt;
 
 const SLAB: u64 = 1 << 20;

@@ -49,6 +49,7 @@ fn status(ms: u64, reports: Vec<RankReport>) -> WorkerStatus {
         busy_ms: ms * 2,
         bad: BTreeMap::new(),
         problems: Vec::new(),
+        agent: None,
         reports: reports.into_iter().map(|report| KeptReport { age_ms: 500, report }).collect(),
     }
 }
