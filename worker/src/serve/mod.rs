@@ -25,7 +25,7 @@ pub(crate) mod person;
 /// A picture, from its patches.
 mod picture;
 /// A request for a range, parsed and checked.
-mod request;
+pub(crate) mod request;
 /// Paths and what answers them.
 mod routes;
 
