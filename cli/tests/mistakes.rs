@@ -41,7 +41,7 @@ fn wrong_names_and_numbers_are_named() {
         &["at least 2 steps"],
     );
     refused(&["get", pipeline, "0-65", "--embedded-s3", &bucket], 1, &["0-65", "at most 64", "maxRange"]);
-    refused(&["get", "https://x", "0-4"], 2, &["http://"]);
+    refused(&["get", "ftp://x", "0-4"], 2, &["http://"]);
     refused(
         &["get", "http://127.0.0.1:1", "0-4"],
         1,

@@ -27,9 +27,16 @@ const SHORTEST_READING: Duration = Duration::from_millis(200);
 /// An older reading says nothing of the work ahead.
 const OLDEST_READING: Duration = Duration::from_secs(5);
 
-/// Speeds are told in eighths of a usual worker's, and only halves, quarters and eighths are told apart: ranks
-/// that measure slightly different speeds still share one circle.
+/// Speeds are told in whole eighths of a usual worker's: ranks that measure slightly different speeds still share one
+/// circle.
 const USUAL: u32 = 8;
+
+/// A worker that does at least this part of what is usual counts as a usual one: no two are quite equal.
+const AS_USUAL: f64 = 0.85;
+
+/// How much more a worker that is not busy is believed to do from reading to reading. Slowly, since each time that it
+/// is believed too much it gets too much.
+const BELIEF: f64 = 1.01;
 
 /// How much of the newest rate goes into a speed.
 const NEWEST: f64 = 0.5;
@@ -40,6 +47,9 @@ pub struct Load {
     reading: Option<Reading>,
     /// Samples per second and core: as it was when the worker had work enough, else at least.
     speed: Option<f64>,
+    /// The speed, where the worker had work enough: only then it can be called slow. One that is asked little does little,
+    /// and would be asked less and less.
+    measured: Option<f64>,
     /// Samples that this process has asked of it since the reading.
     asked_since: u64,
 }
@@ -61,17 +71,17 @@ impl Load {
             let rate = served as f64 / (now - before.at).as_secs_f64() / cores;
             // With less than one sample per core it may have been idle in between.
             let busy = |status: &LoadStatus| status.work_ahead >= u64::from(status.cores);
-            self.speed = Some(match self.speed {
-                _ if !(busy(&status) && busy(&before.status)) => {
-                    // It could do at least this; what was measured before is believed ever less.
-                    rate.max(self.speed.unwrap_or(0.0) * 1.05)
-                }
-                Some(speed) => speed * (1.0 - NEWEST) + rate * NEWEST,
-                None => rate,
-            });
+            if busy(&status) && busy(&before.status) {
+                let speed = self.measured.map_or(rate, |speed| speed * (1.0 - NEWEST) + rate * NEWEST);
+                (self.speed, self.measured) = (Some(speed), Some(speed));
+            } else {
+                // It could do at least this; what was measured before is believed ever less.
+                self.measured = self.measured.map(|speed| rate.max(speed * BELIEF));
+                self.speed = Some(rate.max(self.measured.unwrap_or(0.0)));
+            }
         } else if self.reading.as_ref().is_some_and(|before| status.samples < before.status.samples) {
             // Another process on the same address.
-            self.speed = None;
+            (self.speed, self.measured) = (None, None);
         } else if self.reading.is_some() {
             // Too soon after the one before for a rate.
             self.asked_since = 0;
@@ -126,25 +136,21 @@ impl Load {
 pub fn capacities<'a>(loads: impl Iterator<Item = &'a Load> + Clone) -> Vec<u32> {
     let usual_speed = median(loads.clone().filter_map(|load| load.speed).filter(|speed| *speed > 0.0));
     let of = |load: &Load| {
-        let slow = match (load.speed, usual_speed) {
-            (Some(speed), Some(usual)) => slowness(speed / usual),
-            _ => 0,
+        let eighths = match (load.measured, usual_speed) {
+            (Some(speed), Some(usual)) => eighths(speed / usual),
+            _ => USUAL,
         };
-        load.cores().map(|cores| cores.saturating_mul(USUAL) >> slow)
+        load.cores().map(|cores| cores.saturating_mul(eighths))
     };
     let known = median(loads.clone().filter_map(|load| load.cores()).map(f64::from));
     let usual = known.map_or(USUAL, |cores| (cores as u32).max(1).saturating_mul(USUAL));
     loads.map(|load| of(load).unwrap_or(usual)).collect()
 }
 
-/// How often a usual speed is halved to give this part of it, at most three times.
-fn slowness(part: f64) -> u32 {
-    match part {
-        part if part >= 0.7 => 0,
-        part if part >= 0.35 => 1,
-        part if part >= 0.175 => 2,
-        _ => 3,
-    }
+/// A part of the usual speed in eighths, rounded down: a share that is too small costs a little, one that is too large
+/// makes ranks wait.
+fn eighths(part: f64) -> u32 {
+    if part >= AS_USUAL { USUAL } else { ((part * f64::from(USUAL)) as u32).max(1) }
 }
 
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
@@ -179,7 +185,8 @@ mod tests {
             (4, 20, 800, 32),
             (8, 20, 1400, 64),
             (8, 20, 800, 32),
-            (8, 20, 320, 16),
+            (8, 20, 1150, 48),
+            (8, 20, 320, 8),
             (8, 20, 10, 8),
             (8, 20, 1700, 64),
         ];
@@ -194,12 +201,12 @@ mod tests {
     /// Its neighbours have nothing to do half of the time: what they do is still more than what it can.
     #[test]
     fn a_slow_worker_is_found_also_where_the_others_are_not_busy() {
-        let loads = [read(8, 100, 320), read(8, 0, 1000), read(8, 3, 1100), read(8, 0, 900)];
-        assert_eq!(capacities(loads.iter()), [16, 64, 64, 64]);
-        // One that is idle is not slow, and not taken for slow for ever.
+        let loads = [read(8, 100, 320), read(8, 0, 1000), read(8, 3, 1100), read(8, 0, 100)];
+        assert_eq!(capacities(loads.iter()), [16, 64, 64, 64], "little work is not slow");
+        // And nobody is taken for slow for ever.
         let mut idle = read(8, 100, 320);
         let begin = crate::chance::now() + Duration::from_secs(10);
-        for second in 0..30 {
+        for second in 0..200 {
             idle.read(begin + Duration::from_secs(second), status(8, 0, 10_000));
         }
         let loads = [idle, read(8, 0, 1000), read(8, 3, 1100), read(8, 0, 900)];

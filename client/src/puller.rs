@@ -229,7 +229,8 @@ impl Puller {
                 self.window.pop_front();
                 self.taken += 1;
                 self.meter.tally(|tally| tally.answered(chance::now(), true));
-                self.size.took(!there, self.size.ranges(&self.known()));
+                let known = self.known();
+                self.size.took(!there, &known);
                 // The place that this batch has left.
                 self.fill(0);
                 Ok(Some(batch))

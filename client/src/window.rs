@@ -11,8 +11,9 @@ const FEWEST: usize = 4;
 /// Samples per core that are asked for ahead: one in work, one waiting, so that no core idles between two.
 const SAMPLES_PER_CORE: u64 = 2;
 
-/// After so many batches without a wait the window may shrink by one again.
-const CALM_BATCHES: u32 = 64;
+/// After so many batches of all ranks without a wait the window may shrink by one again. Of all, since ranks in step wait
+/// for the last one: with 64 ranks one late batch in 256 of each makes every fourth step late.
+const CALM_BATCHES: u64 = 64;
 
 /// What bounds a window, whatever would be good for speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub struct Window {
     bounds: Bounds,
     /// None = always as large as the bound of ranges.
     grown: Option<usize>,
-    calm: u32,
+    calm: u64,
 }
 
 impl Window {
@@ -64,7 +65,8 @@ impl Window {
 
     /// The trainer took a batch, and had to wait for it or not. Waiting in spite of the window makes it larger:
     /// the tail of the times is longer than the formula knows.
-    pub fn took(&mut self, waited: bool, now: usize) {
+    pub fn took(&mut self, waited: bool, known: &Known) {
+        let now = self.ranges(known);
         let Some(grown) = &mut self.grown else { return };
         if waited {
             self.calm = 0;
@@ -72,7 +74,7 @@ impl Window {
             *grown = grown.saturating_add(now / 4 + 1).min(self.bounds.ranges);
         } else {
             self.calm += 1;
-            if self.calm >= CALM_BATCHES {
+            if self.calm >= CALM_BATCHES.saturating_mul(known.ranks.max(1)) {
                 self.calm = 0;
                 *grown = grown.saturating_sub(1);
             }
@@ -159,16 +161,16 @@ mod tests {
         let begin = window.ranges(&known());
         let mut sizes = Vec::new();
         for _ in 0..4 {
-            window.took(true, window.ranges(&known()));
+            window.took(true, &known());
             sizes.push(window.ranges(&known()));
         }
         assert_eq!(sizes, [9, 12, 16, 21]);
-        for _ in 0..CALM_BATCHES as usize * (21 - begin) {
-            window.took(false, window.ranges(&known()));
+        for _ in 0..CALM_BATCHES * 64 * (21 - begin as u64) {
+            window.took(false, &known());
         }
         assert_eq!(window.ranges(&known()), begin);
         let mut fixed = Window::fixed(3);
-        fixed.took(true, 3);
+        fixed.took(true, &known());
         assert_eq!(fixed.ranges(&known()), 3);
     }
 
@@ -185,7 +187,7 @@ mod tests {
                 ready_time: Some(Duration::from_micros(time.into())), batch_bytes: Some(bytes),
             };
             for waited in waits {
-                window.took(waited, window.ranges(&known));
+                window.took(waited, &known);
             }
             let size = window.ranges(&known);
             prop_assert!(size <= ranges);

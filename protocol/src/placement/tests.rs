@@ -90,7 +90,7 @@ fn every_worker_is_asked_by_as_many_ranks_as_any_other() {
 }
 
 /// What ranks in step ask for within a window lies on all workers about alike, also where each rank asks only some
-/// of them, and whatever the number of ranks: `frac(g*φ)` alone gives 2 to 10 times too much here for 55 and 144.
+/// of them, and whatever the number of ranks.
 #[test]
 fn no_number_of_ranks_makes_them_collide() {
     for workers in [64usize, 128, 256] {
