@@ -503,6 +503,8 @@ impl<'a> World<'a> {
                 quickest_samples: RANKS as u64 * MICRO_BATCH,
                 consumed: state.trained,
                 sequence: state.sequence,
+                farewell: false,
+                begin: None,
             };
             self.reports.insert((self.run, rank), (now, report));
         }
