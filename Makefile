@@ -1,6 +1,6 @@
 # Feedmill's commands; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites versitygw quickstart test test-python wheel soak ladder format lint docs screenshots
+.PHONY: help prerequisites versitygw quickstart test test-python wheel soak ladder format lint docs screenshots sim
 
 CARGO ?= cargo
 
@@ -54,3 +54,7 @@ docs: ## write the pages that are made from code
 
 screenshots: prerequisites ## take the pictures of docs/show.md again
 	FEEDMILL_WRITE_SCREENSHOTS=1 $(CARGO) test --locked -p feedmill --test page pictures_of_the_page
+
+sim: ## simulate autoscaling; writes docs/performance/autoscaling.md's table and autoscaling.html
+	$(CARGO) run --quiet --release --locked -p feedmill-sim -- \
+	    --markdown docs/performance/autoscaling.md --html docs/performance/autoscaling.html

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use feedmill_client::{AccessError, Pass, PassSettings, TokenSource};
@@ -70,6 +71,9 @@ pub struct LocalArguments {
     /// How long a rank computes in each step
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 100)]
     pub step_ms: u64,
+    /// From this step on it computes so long; may be given again
+    #[arg(long, value_name = "MILLISECONDS@STEP", value_parser = StepChange::parse)]
+    pub then_step_ms: Vec<StepChange>,
     /// Steps to make
     #[arg(long, value_name = "S", conflicts_with = "epochs")]
     pub steps: Option<NonZeroU64>,
@@ -85,6 +89,18 @@ pub struct LocalArguments {
     /// Threads for CPU work in each worker [default: this machine's cores, shared out]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads_per_worker: Option<u32>,
+    /// Starts and ends workers by what ranks report; --workers is only the first number
+    #[arg(long)]
+    pub autoscale: bool,
+    /// Fewest workers
+    #[arg(long, value_name = "N", requires = "autoscale", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub min_workers: u32,
+    /// Most workers [default: this machine's cores]
+    #[arg(long, value_name = "N", requires = "autoscale", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub max_workers: Option<u32>,
+    /// One decision in so long; growing takes 1 to 3 of these, shrinking 30
+    #[arg(long, value_name = "MILLISECONDS", requires = "autoscale", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    pub scaling_window_ms: u64,
     /// Kills one worker half-way and starts another in its place; the bytes must not change
     #[arg(long)]
     pub kill_worker: bool,
@@ -296,6 +312,23 @@ fn fraction(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("must be from 0 to 1".into()) }
 }
 
+/// Another time for steps, from one of them on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepChange {
+    /// How long a rank computes.
+    pub ms: u64,
+    /// In which step for the first time.
+    pub from: u64,
+}
+
+impl StepChange {
+    fn parse(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('@').and_then(|(ms, from)| Some((ms.parse().ok()?, from.parse().ok()?)));
+        let (ms, from) = parts.ok_or("write MILLISECONDS@STEP, such as 400@100")?;
+        Ok(Self { ms, from })
+    }
+}
+
 impl LocalArguments {
     /// `G`, `D` and `m`.
     ///
@@ -308,8 +341,17 @@ impl LocalArguments {
 
     /// Threads of each worker, when the machine has so many cores.
     pub fn threads(&self, cores: usize) -> u32 {
-        let share = u32::try_from(cores).unwrap_or(u32::MAX) / self.workers;
+        // A fleet that may grow has workers of one thread: so it can grow by one core.
+        let most = if self.autoscale { u32::MAX } else { self.workers };
+        let share = u32::try_from(cores).unwrap_or(u32::MAX) / most;
         self.threads_per_worker.unwrap_or(share.max(1))
+    }
+
+    /// How long a rank computes in a step.
+    pub fn step_time(&self, step: u64) -> Duration {
+        let change =
+            self.then_step_ms.iter().filter(|change| change.from <= step).max_by_key(|change| change.from);
+        Duration::from_millis(change.map_or(self.step_ms, |change| change.ms))
     }
 
     /// The trainer's end: so many steps, or so many epochs of `samples_per_epoch` positions.
@@ -375,11 +417,20 @@ mod tests {
     }
 
     #[test]
+    fn steps_take_as_long_as_the_last_change_before_them_says() {
+        let arguments = local(&["--step-ms", "5", "--then-step-ms", "400@100", "--then-step-ms", "30@20"]);
+        let times = [0, 19, 20, 99, 100, 5000].map(|step| arguments.step_time(step).as_millis());
+        assert_eq!(times, [5, 5, 30, 30, 400, 400]);
+    }
+
+    #[test]
     fn nonsense_is_a_usage_error() {
         for words in [
             &["local", "p.yaml", "--workers", "0"][..],
             &["local", "p.yaml", "--steps", "0"],
             &["local", "p.yaml", "--steps", "1", "--epochs", "1"],
+            &["local", "p.yaml", "--then-step-ms", "400"],
+            &["local", "p.yaml", "--max-workers", "4"],
             &["get", "p.yaml", "5-4"],
             &["get", "p.yaml"],
             &["show", "p.yaml", "-1"],

@@ -55,6 +55,48 @@ fn sigterm_ends_the_run_with_143() {
     ends_in_order(rustix::process::Signal::TERM, 143);
 }
 
+/// Steps of no time first, which no fleet can feed; then steps that one worker feeds with ease.
+#[test]
+fn a_fleet_grows_for_hungry_ranks_and_shrinks_when_they_have_plenty() {
+    let mut child = feedmill()
+        .arg("local")
+        .arg(example("pipeline.yaml"))
+        .args(["--embedded-s3", &bucket(), "--epochs", "1000000", "--ranks", "2", "--micro-batch", "2"])
+        .args(["--workers", "1", "--autoscale", "--max-workers", "3", "--scaling-window-ms", "200"])
+        .args(["--step-ms", "0", "--then-step-ms", "400@500"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut sizes = |grows: bool| {
+        let decided = |line: &String| line.starts_with("autoscale: ") && line.contains(" -> ");
+        let numbers =
+            |line: &str| -> Vec<u32> { line.split(' ').filter_map(|word| word.parse().ok()).collect() };
+        lines.find(|line| decided(line) && (numbers(line)[1] > numbers(line)[0]) == grows)
+    };
+    let grown = sizes(true);
+    assert!(grown.is_some_and(|line| line.contains("autoscale: 1 -> 3 workers: ")));
+    assert!(sizes(false).is_some_and(|line| line.contains("trying fewer")));
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    let rest: Vec<String> = lines.collect();
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{errors}");
+    let summary = rest.iter().find(|line| line.starts_with("autoscale   from 1 to "));
+    assert!(
+        summary.is_some_and(|line| line.contains("3 at most; grown ") && line.contains("in the end")),
+        "{rest:#?}"
+    );
+    assert!(rest.iter().any(|line| line.starts_with("kept    every position")), "{rest:#?}");
+    assert!(
+        !rest.iter().any(|line| line.starts_with("lost  ")),
+        "a worker that was not wanted any more is not lost: {rest:#?}"
+    );
+    assert!(!errors.contains("does not end by itself"), "{errors}");
+}
+
 fn ends_in_order(signal: rustix::process::Signal, code: i32) {
     let mut child = feedmill()
         .arg("local")

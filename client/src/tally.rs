@@ -1,5 +1,6 @@
 //! Takes what happens in a rank's queue and when, gives its pace, its waiting and its report.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +16,10 @@ const FIRST_PACE: Duration = Duration::from_millis(100);
 
 /// The share of the newest measurement in the average: about the last ten batches count.
 const NEWEST: f64 = 0.2;
+
+/// The quickest step is looked for among so many: enough for one in which this rank or another that reports was the last, and few enough
+/// that a training that has changed shows within seconds.
+const LAST_STEPS: usize = 3;
 
 /// How a rank's queue stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +46,8 @@ pub struct PullerStats {
     pub computed: Duration,
     /// Samples that all ranks together have used in those whole steps.
     pub trained: u64,
+    /// The least of the trainer's own time in one of the last few whole steps, and the samples of that step.
+    pub quickest: Option<(Duration, u64)>,
     /// Samples consumed by whole global batches, those before the start included.
     pub consumed: u64,
     /// Bytes of a batch: a moving average; 0 before the first one.
@@ -68,6 +75,8 @@ pub(crate) struct Tally {
     computed: Duration,
     trained: u64,
     batch_bytes: Option<f64>,
+    /// The trainer's own time and the samples of the last whole steps.
+    last_steps: VecDeque<(Duration, u64)>,
 }
 
 impl Tally {
@@ -89,6 +98,7 @@ impl Tally {
             computed: Duration::ZERO,
             trained: 0,
             batch_bytes: None,
+            last_steps: VecDeque::with_capacity(LAST_STEPS),
         }
     }
 
@@ -132,8 +142,13 @@ impl Tally {
         });
         self.computing += own;
         if consumed > self.consumed {
-            self.trained += consumed - self.consumed;
-            self.computed += std::mem::take(&mut self.computing);
+            let (computed, trained) = (std::mem::take(&mut self.computing), consumed - self.consumed);
+            self.trained += trained;
+            self.computed += computed;
+            if self.last_steps.len() == LAST_STEPS {
+                self.last_steps.pop_front();
+            }
+            self.last_steps.push_back((computed, trained));
             self.consumed = consumed;
             self.steps += 1;
             if let Some(began) = self.step_began.replace(now) {
@@ -209,6 +224,11 @@ impl Tally {
             pace: self.pace.unwrap_or_default(),
             computed: self.computed,
             trained: self.trained,
+            quickest: self
+                .last_steps
+                .iter()
+                .copied()
+                .min_by(|a, b| a.0.div_f64(a.1 as f64).cmp(&b.0.div_f64(b.1 as f64))),
             consumed: self.consumed,
             batch_bytes: self.batch_bytes().unwrap_or_default(),
         }
@@ -291,6 +311,8 @@ impl Meter {
             waited_ms: stats.waited.as_millis() as u64,
             computed_ms: stats.computed.as_millis() as u64,
             trained: stats.trained,
+            quickest_us: stats.quickest.map_or(0, |(own, _)| own.as_micros() as u64),
+            quickest_samples: stats.quickest.map_or(0, |(_, samples)| samples),
             consumed: stats.consumed,
             sequence: shared.sequence,
             farewell: false,
@@ -396,6 +418,7 @@ mod tests {
         let fourth = meter.report_at(at(8500));
         assert_eq!((fourth.wait_ms, fourth.step_ms, fourth.sequence), (0, 0, 4));
         assert_eq!((fourth.waited_ms, fourth.computed_ms, fourth.trained), (4500, 1500, 8));
+        assert_eq!((fourth.quickest_us, fourth.quickest_samples), (1_500_000, 8));
         assert_eq!(first.plan.parse::<PlanDigest>().ok(), None);
     }
 }

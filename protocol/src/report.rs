@@ -44,6 +44,13 @@ pub struct RankReport {
     /// Samples that all ranks together have used in those steps.
     #[serde(default)]
     pub trained: u64,
+    /// The least of the trainer's own time in one of its last few steps, in microseconds; 0 before the first. A rank that is the last one to
+    /// get its data waits for no other, so the least of all ranks is what a step takes, also while everybody waits for somebody.
+    #[serde(default)]
+    pub quickest_us: u64,
+    /// Samples that all ranks together have used in that step.
+    #[serde(default)]
+    pub quickest_samples: u64,
     /// Samples consumed by whole optimizer steps.
     pub consumed: u64,
     /// Rises with each report of the run and rank; the highest wins.

@@ -35,6 +35,8 @@ fn report(rank: u32, window: u64) -> KeptReport {
             waited_ms: 10 * window,
             computed_ms: window * 10_000 + noise,
             trained: window * 10 * 2048,
+            quickest_us: 0,
+            quickest_samples: 0,
             consumed: window * 10 * 2048,
             sequence: window * 5 + 1,
             farewell: false,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::spec::ScalingSpec;
 
 /// At most four times as many at once: what was learnt from few workers may be wrong for many.
-const GROWTH: u32 = 4;
+pub(crate) const GROWTH: u32 = 4;
 
 /// At most so many more at once: a scheduler and a registry have to cope.
 const STEP: u32 = 500;

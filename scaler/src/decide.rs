@@ -25,6 +25,11 @@ const REACH_GROWTH: u32 = 2;
 /// A fleet with plenty becomes smaller by at most a tenth at once.
 const SATED_SHRINK: f64 = 0.9;
 
+/// When arithmetic needs less than this part of a fleet, its training has changed and its steps show that: the fleet may shrink by as much as
+/// it may grow at once.
+const FAR: f64 = 0.75;
+const FAR_SHRINK: f64 = 1.0 / bounds::GROWTH as f64;
+
 /// How many, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
@@ -101,8 +106,9 @@ fn resumed(state: State, now: u64) -> State {
     State {
         at_ms: now,
         reported: state.reported,
-        demands: state.demands,
+        needs: state.needs,
         capacity: state.capacity,
+        capacity_of: state.capacity_of,
         reach: state.reach,
         quiet_since_ms: state.quiet_since_ms.filter(|since| *since <= now),
         reverts: state.reverts,
@@ -202,7 +208,7 @@ fn seen(
     now: u64,
     state: &mut State,
 ) -> (u32, Reason) {
-    let hunger = hunger::count(spec, clear, size, current, state);
+    let hunger = hunger::count(spec, clear, size, current, hold.pending, state);
     let hungry = Reason::Hungry { wait: clear.wait, fill: clear.fill, windows: state.hungry };
     if let Some(before) = probation::look(spec, hunger.hungry, current, now, state) {
         return (before, Reason::Reverted { wait: clear.wait, tried: current });
@@ -210,13 +216,17 @@ fn seen(
     let patience = spec.timing.hungry_windows.max(1);
     let by_demand = size.filter(|_| hunger.rising && (hunger.hungry || state.rising >= patience));
     let starving = state.hungry >= patience;
-    size::learn_reach(signals, starving && hold.pending == 0, state);
-    if let Some(reason) = hold.growth.as_ref().filter(|_| by_demand.is_some() || starving) {
+    size::learn_reach(signals, starving, state);
+    let starved = hunger.starved && hold.pending == 0 && signals.workers.served > 0;
+    if let Some(reason) = hold.growth.as_ref().filter(|_| by_demand.is_some() || starving || starved) {
         return (current, reason.clone());
     }
     let demanded = by_demand
         .map(|size| (whole(size.workers), Reason::Demand { demand: size.demand, capacity: size.capacity }));
-    if starving && hold.pending == 0 {
+    if starved {
+        return (current.max(1).saturating_mul(bounds::GROWTH), Reason::Starved { wait: clear.wait });
+    }
+    if starving {
         let reached = size
             .map_or(0, |size| whole(size::by_reach(size, state)).min(current.saturating_mul(REACH_GROWTH)));
         let factor = whole(f64::from(current) * HUNGRY_GROWTH).max(reached);
@@ -228,7 +238,7 @@ fn seen(
     if let Some(demanded) = demanded {
         return demanded;
     }
-    if starving {
+    if hunger.hungry && hold.pending > 0 {
         return (current, Reason::Warming { pending: hold.pending });
     }
     fewer(spec, hold, current, now, state)
@@ -249,10 +259,13 @@ fn fewer(
         return None;
     }
     // Without a size by arithmetic nothing says how far down is safe.
-    let needed = state.sizes.iter().copied().reduce(f64::max)?;
+    let needed = size::most(state)?;
     let reach = state.reach.unwrap_or(1.0).clamp(0.05, 1.0);
     let least = whole(needed / reach);
-    let wish = least.max((f64::from(current) * SATED_SHRINK) as u32).max(spec.range().0);
+    // Where arithmetic was wrong lately, small steps find the size.
+    let far = state.reverts == 0 && f64::from(least) < f64::from(current) * FAR;
+    let factor = if far { FAR_SHRINK } else { SATED_SHRINK };
+    let wish = least.max((f64::from(current) * factor) as u32).max(spec.range().0);
     if wish >= current {
         return None;
     }

@@ -11,6 +11,9 @@ const FULL: f64 = 0.9;
 /// Arithmetic wants more only beyond this: its size has more headroom than that, and its noise is smaller.
 const DEADBAND: f64 = 1.08;
 
+/// A rank that waits so long, with the others waiting for half of that, has made hardly a step: what is there is far too little.
+const STARVED: f64 = 0.9;
+
 /// What the window says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hunger {
@@ -18,14 +21,19 @@ pub(crate) struct Hunger {
     pub(crate) hungry: bool,
     /// Arithmetic wants more.
     pub(crate) rising: bool,
+    /// Nobody has made a step yet from which arithmetic could begin, and nearly all time is spent waiting.
+    pub(crate) starved: bool,
 }
 
 /// Counts windows.
+///
+/// Hunger while workers are on their way says nothing of those.
 pub(crate) fn count(
     spec: &ScalingSpec,
     clear: &Clear,
     size: Option<Size>,
     current: u32,
+    pending: u32,
     state: &mut State,
 ) -> Hunger {
     let target = spec.target();
@@ -35,8 +43,10 @@ pub(crate) fn count(
     let known = size.is_some_and(|size| size.complete) && clear.silent.is_none();
     let sated = known && clear.wait < target.wait / 2.0 && clear.fill > FULL;
     let next = |count: u32, holds: bool| if holds { count.saturating_add(1) } else { 0 };
-    state.hungry = next(state.hungry, hungry);
+    state.hungry = next(state.hungry, hungry && pending == 0);
     state.rising = next(state.rising, rising);
     state.sated = next(state.sated, sated && !rising);
-    Hunger { hungry, rising }
+    let unknown = size.is_none_or(|size| !size.complete);
+    let starved = hungry && unknown && clear.wait > STARVED && clear.mean_wait > STARVED / 2.0;
+    Hunger { hungry, rising, starved }
 }

@@ -7,7 +7,7 @@
 /// What one worker has done in a window.
 mod fleet;
 /// What one run's ranks have said in a window.
-mod run;
+pub(crate) mod run;
 
 use feedmill_protocol::report::{KeptReport, WorkerState, WorkerStatus};
 

@@ -30,6 +30,11 @@ pub enum Reason {
         /// Samples a second of one busy worker.
         capacity: f64,
     },
+    /// Ranks have waited nearly all the time and made no step that arithmetic could begin from.
+    Starved {
+        /// Longest wait, 0..1.
+        wait: f64,
+    },
     /// Ranks wait, and their queues are not full.
     Hungry {
         /// Longest wait, 0..1.
@@ -114,6 +119,7 @@ impl Reason {
             Reason::Watching => "Watching",
             Reason::Enough { .. } => "Enough",
             Reason::Demand { .. } => "Demand",
+            Reason::Starved { .. } => "Starved",
             Reason::Hungry { .. } => "Hungry",
             Reason::Sated { .. } => "Sated",
             Reason::Reverted { .. } => "Reverted",
@@ -161,6 +167,13 @@ impl fmt::Display for Reason {
                 f,
                 "trainings could use {demand:.0} samples/s and a busy worker makes {capacity:.0}; this is with headroom"
             ),
+            Reason::Starved { wait } => {
+                write!(
+                    f,
+                    "a rank waits {} of its time, and no step has told yet how much is needed",
+                    percent(*wait)
+                )
+            }
             Reason::Hungry { wait, fill, windows: count } => write!(
                 f,
                 "a rank waits {} of its time with its queue {} full, for {}",

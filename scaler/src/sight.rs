@@ -82,6 +82,8 @@ pub(crate) enum Sight {
 pub(crate) struct Clear {
     /// Longest wait of all ranks, 0..1.
     pub(crate) wait: f64,
+    /// What ranks wait on average, 0..1: of the run in which it is most.
+    pub(crate) mean_wait: f64,
     /// Emptiest queue of all ranks, 0..1.
     pub(crate) fill: f64,
     /// Somebody pulls.
@@ -108,7 +110,7 @@ pub(crate) fn look(spec: &ScalingSpec, signals: &Signals, state: &State) -> Sigh
         return Sight::Never;
     }
     let vanished =
-        state.demands.iter().map(|(name, _)| name).find(|name| !runs.iter().any(|run| run.name == **name));
+        state.needs.iter().map(|need| &need.run).find(|name| !runs.iter().any(|run| run.name == **name));
     let silent = quiet.first().map(|run| &run.name).or(vanished).cloned();
     if talking.is_empty() {
         return match silent {
@@ -117,15 +119,18 @@ pub(crate) fn look(spec: &ScalingSpec, signals: &Signals, state: &State) -> Sigh
             None => Sight::Lost(Blind::Nobody),
         };
     }
-    let (mut wait, mut fill): (f64, f64) = (0.0, 1.0);
+    let (mut wait, mut mean_wait, mut fill): (f64, f64, f64) = (0.0, 0.0, 1.0);
     for run in talking {
         match judge(spec, run) {
-            Ok((waited, filled)) => (wait, fill) = (wait.max(waited), fill.min(filled)),
+            Ok((waited, filled)) => {
+                (wait, fill) = (wait.max(waited), fill.min(filled));
+                mean_wait = mean_wait.max(share(run.mean_wait).unwrap_or(0.0));
+            }
             Err(why) => return Sight::Lost(why),
         }
     }
     // A rank that waits pulls, also when nothing comes.
-    Sight::Clear(Clear { wait, fill, pulls: workers.served > 0 || wait > 0.0, silent })
+    Sight::Clear(Clear { wait, mean_wait, fill, pulls: workers.served > 0 || wait > 0.0, silent })
 }
 
 fn judge(spec: &ScalingSpec, run: &Run) -> Result<(f64, f64), Blind> {

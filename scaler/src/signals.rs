@@ -52,6 +52,8 @@ pub struct Run {
     pub contradicts: bool,
     /// The largest share of this window that a rank waited, 0..1.
     pub wait: f64,
+    /// What its ranks waited on average, 0..1.
+    pub mean_wait: f64,
     /// The emptiest queue of its ranks, 0..1.
     pub fill: f64,
     /// Samples a second that it would use if it never waited, from steps that ended in this window; None when none did.

@@ -1,18 +1,22 @@
 //! Takes what runs need and what a worker makes, gives how many workers that is: `1.15 * demand / (0.8 * capacity)`, not rounded.
 
+use crate::observe::run::WAITING;
 use crate::sight::Clear;
 use crate::signals::Signals;
 use crate::spec::ScalingSpec;
-use crate::state::{MAX_RUNS, MAX_SIZES, State};
+use crate::state::{MAX_RUNS, MAX_SIZES, Need, State};
 
 /// More than is needed by arithmetic: what a worker makes differs from minute to minute, and workers die.
 const MARGIN: f64 = 1.15;
 
 /// A change by more than this is a change of the training and believed at once; less is noise and averaged.
-const JUMP: f64 = 0.3;
+const JUMP: f64 = 0.15;
 
-/// The share of the newest window in an average: about the last five count.
-const NEWEST: f64 = 0.2;
+/// The share of the newest window in an average: about the last three count.
+const NEWEST: f64 = 0.3;
+
+/// Of the sizes that a window after another has wanted, so large a share is believed; the rest are windows that a change fell into.
+const BELIEVED: f64 = 0.9;
 
 /// A fleet is busy when its workers are; below this, hungry ranks say that something else than CPU limits workers.
 const BUSY: f64 = 0.8;
@@ -46,26 +50,31 @@ fn smooth(before: Option<f64>, now: Option<f64>) -> Option<f64> {
 
 /// Learns from the window. Some when a run's need and a worker's capacity are known.
 pub(crate) fn learn(spec: &ScalingSpec, signals: &Signals, clear: &Clear, state: &mut State) -> Option<Size> {
-    state.capacity = smooth(state.capacity, signals.workers.capacity);
+    learn_capacity(signals, state);
     let (mut demand, mut fresh, mut complete) = (0.0, false, true);
     for run in signals.runs.iter().filter(|run| run.reporting > 0) {
-        let place = state.demands.iter().position(|(name, _)| *name == run.name);
-        let before = place.and_then(|place| state.demands.get(place)).map(|(_, needs)| *needs);
-        let Some(needs) = smooth(before, run.demand) else {
+        let place = state.needs.iter().position(|need| need.run == run.name);
+        let before = place.and_then(|place| state.needs.get(place));
+        let waits = run.wait > WAITING;
+        // While ranks wait, a step looks longer than it is, never shorter: what was seen since they began to wait is the least.
+        let least = before.filter(|need| waits && need.at_least).map(|need| need.demand);
+        let seen = run.demand.map(|seen| least.map_or(seen, |least| seen.max(least)));
+        let Some(needs) = smooth(before.map(|need| need.demand), seen) else {
             complete = false;
             continue;
         };
         demand += needs;
         fresh |= run.demand.is_some();
-        if let Some(entry) = place.and_then(|place| state.demands.get_mut(place)) {
-            entry.1 = needs;
-        } else if state.demands.len() < MAX_RUNS {
-            state.demands.push((run.name.clone(), needs));
+        let need = Need { run: run.name.clone(), demand: needs, at_least: waits };
+        if let Some(entry) = place.and_then(|place| state.needs.get_mut(place)) {
+            *entry = need;
+        } else if state.needs.len() < MAX_RUNS {
+            state.needs.push(need);
         }
     }
     if clear.silent.is_none() {
         let talks = |name: &str| signals.runs.iter().any(|run| run.reporting > 0 && run.name == name);
-        state.demands.retain(|(name, _)| talks(name));
+        state.needs.retain(|need| talks(&need.run));
     }
     let capacity = state.capacity.filter(|_| demand > 0.0)?;
     let workers = MARGIN * demand / (spec.target().utilization * capacity);
@@ -76,6 +85,17 @@ pub(crate) fn learn(spec: &ScalingSpec, signals: &Signals, clear: &Clear, state:
         state.sizes.drain(..surplus);
     }
     Some(Size { demand, capacity, workers, complete })
+}
+
+/// What many workers make is not averaged with what a few made.
+fn learn_capacity(signals: &Signals, state: &mut State) {
+    let of = signals.workers.answered;
+    let before = state.capacity.filter(|_| of <= state.capacity_of.saturating_add(state.capacity_of / 4));
+    let seen = signals.workers.capacity.filter(|seen| SANE.contains(seen));
+    if seen.is_some() {
+        state.capacity = smooth(before, seen);
+        state.capacity_of = of;
+    }
 }
 
 /// Learns what part of their CPU workers reach: while ranks starve, what is seen; else no less than what is seen. When it is a part, more
@@ -92,4 +112,11 @@ pub(crate) fn learn_reach(signals: &Signals, starving: bool, state: &mut State) 
 /// The size when workers reach only a part of their CPU.
 pub(crate) fn by_reach(size: Size, state: &State) -> f64 {
     size.workers / state.reach.unwrap_or(1.0).clamp(0.05, 1.0)
+}
+
+/// What the last windows have wanted at most, a few of them left out.
+pub(crate) fn most(state: &State) -> Option<f64> {
+    let mut sizes = state.sizes.clone();
+    sizes.sort_unstable_by(f64::total_cmp);
+    sizes.get(((sizes.len() as f64 * BELIEVED) as usize).min(sizes.len().saturating_sub(1))).copied()
 }

@@ -31,10 +31,12 @@ pub struct State {
     pub lost: u32,
     /// Since when nobody has pulled.
     pub quiet_since_ms: Option<u64>,
-    /// What each run needs, samples a second, smoothed.
-    pub demands: Vec<(String, f64)>,
+    /// What each run needs.
+    pub needs: Vec<Need>,
     /// Samples a second of one busy worker, smoothed.
     pub capacity: Option<f64>,
+    /// So many workers told of it.
+    pub capacity_of: u32,
     /// Share of their CPU that workers reached while ranks were hungry; below 1 when something else limits them.
     pub reach: Option<f64>,
     /// Sizes by arithmetic in the last windows, not rounded; the newest is last.
@@ -49,6 +51,17 @@ pub struct State {
     pub rollout_since_ms: Option<u64>,
     /// Since when workers are awaited without a further one becoming ready, and how many were ready at most.
     pub pending: Option<Pending>,
+}
+
+/// What a run needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Need {
+    /// Its name.
+    pub run: String,
+    /// Samples a second, smoothed.
+    pub demand: f64,
+    /// That was learnt while its ranks waited, so it is the least that is needed.
+    pub at_least: bool,
 }
 
 /// A smaller size that is being tried.

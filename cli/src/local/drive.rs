@@ -14,6 +14,7 @@ use tokio::sync::{Barrier, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::autoscale::Autoscale;
 use super::bad::{self, BadRecord};
 use super::interrupt::{Interrupt, Interruption};
 use super::rank::{Board, RankError, RankRun, SharedBoard, lock};
@@ -56,7 +57,7 @@ pub struct Drive<'a> {
 }
 
 /// What each worker last said of itself; None when it did not answer.
-type Statuses = Vec<(Endpoint, Option<WorkerStatus>)>;
+pub type Statuses = Vec<(Endpoint, Option<WorkerStatus>)>;
 
 /// Everything that runs beside the loop; dropping it ends it.
 struct Running {
@@ -79,6 +80,7 @@ struct Events {
     lost_workers: u64,
     interrupted: Option<Interruption>,
     failure: Option<String>,
+    scaled: Option<Autoscale>,
 }
 
 impl Drive<'_> {
@@ -105,7 +107,11 @@ impl Drive<'_> {
         }
         screen.say(&self.announcement(&plan, stop, steps));
         let mut running = self.start(workers, monitor, &plan, stop, steps)?;
-        let events = self.supervise(&mut running, workers, screen, interrupt, steps).await?;
+        let scale = self
+            .arguments
+            .autoscale
+            .then(|| Autoscale::new(self.arguments, &plan, workers.endpoints().len()));
+        let events = self.supervise(&mut running, workers, screen, interrupt, steps, scale).await?;
         screen.clear();
         Ok(Some(self.facts(&running, &plan, stop, steps, events)))
     }
@@ -197,7 +203,9 @@ impl Drive<'_> {
         };
         for rank in 0..layout.ranks() {
             // Its own fleet, as the processes of a training have them.
-            let fleet = Fleet::new(FleetSettings::new(run_name("local"), workers.endpoints()))?;
+            let mut settings = FleetSettings::new(run_name("local"), workers.endpoints());
+            settings.report_every = settings.report_every.map(|usual| self.every(5, usual));
+            let fleet = Fleet::new(settings)?;
             let puller = Puller::new(
                 fleet.clone(),
                 PullerSettings {
@@ -217,15 +225,26 @@ impl Drive<'_> {
                 rank,
                 layout,
                 steps,
-                step_time: Duration::from_millis(self.arguments.step_ms),
+                step_time: self.step_time(),
                 board: Arc::clone(&board),
                 barrier: Arc::clone(&barrier),
                 made: Arc::clone(&made),
             };
             running.ranks.spawn(run.run());
         }
-        running.beside.spawn(poll(monitor, statuses));
+        running.beside.spawn(poll(monitor, statuses, self.every(2, VIEW_EVERY)));
         Ok(running)
+    }
+
+    fn step_time(&self) -> Arc<dyn Fn(u64) -> Duration + Send + Sync> {
+        let arguments = self.arguments.clone();
+        Arc::new(move |step| arguments.step_time(step))
+    }
+
+    /// As often as `usual`, and at least so many times in a window that decides how many workers there are.
+    fn every(&self, times: u32, usual: Duration) -> Duration {
+        let window = Duration::from_millis(self.arguments.scaling_window_ms);
+        if self.arguments.autoscale { usual.min(window / times) } else { usual }
     }
 
     async fn supervise(
@@ -235,8 +254,9 @@ impl Drive<'_> {
         screen: &mut Screen,
         interrupt: &mut Interrupt,
         steps: u64,
+        scale: Option<Autoscale>,
     ) -> anyhow::Result<Events> {
-        let mut events = Events::default();
+        let mut events = Events { scaled: scale, ..Events::default() };
         let mut rates = Rates::default();
         let began = clock::now();
         let kill_after = self.arguments.kill_worker.then_some(steps / 2);
@@ -268,6 +288,9 @@ impl Drive<'_> {
                     }
                 }
                 ended = workers.next_end() => {
+                    if workers.left(&ended.name) {
+                        continue;
+                    }
                     if events.killed.as_ref().is_none_or(|killed| killed.worker != ended.name) {
                         events.lost_workers += 1;
                         screen.say(&format!("worker {} ended ({}); starting another one", ended.name, ended.status));
@@ -276,14 +299,14 @@ impl Drive<'_> {
                         screen.say(&format!("worker {} killed; starting another one in its place", ended.name));
                     }
                     workers.replace(ended.index).await?;
-                    running.names.extend(workers.names());
-                    for fleet in &running.fleets {
-                        fleet.set_workers(workers.endpoints());
-                    }
+                    running.lead_to(workers, workers.endpoints());
                 }
                 Ok(()) = running.statuses.changed() => {
                     let reading = running.reading(clock::now() - began, steps);
                     screen.draw(&rates.lines(reading));
+                    if let Some(scale) = &mut events.scaled {
+                        running.scale(scale, workers, screen, clock::now() - began).await?;
+                    }
                 }
                 signal = interrupt.wait() => {
                     events.interrupted = Some(signal);
@@ -325,6 +348,7 @@ impl Drive<'_> {
             bad_records: events.bad_records,
             killed: events.killed,
             lost_workers: events.lost_workers,
+            scaled: events.scaled.map(Autoscale::summary),
             check: None,
             interrupted: events.interrupted,
             failure: events.failure,
@@ -344,6 +368,40 @@ fn give_up_after(ended: &Ended, lost: u64) -> anyhow::Result<()> {
 }
 
 impl Running {
+    /// Sends ranks to these workers from now on.
+    fn lead_to(&mut self, workers: &Workers, endpoints: Vec<Endpoint>) {
+        self.names.extend(workers.names());
+        for fleet in &self.fleets {
+            fleet.set_workers(endpoints.clone());
+        }
+    }
+
+    /// Lets the scaler see what workers have answered, and does what it decides.
+    async fn scale(
+        &mut self,
+        scale: &mut Autoscale,
+        workers: &mut Workers,
+        screen: &mut Screen,
+        now: Duration,
+    ) -> anyhow::Result<()> {
+        let Some((wanted, said)) = scale.look(&self.statuses.borrow(), workers.endpoints().len(), now) else {
+            return Ok(());
+        };
+        if let Some(said) = said {
+            screen.say(&said);
+        }
+        let endpoints = workers.endpoints();
+        if wanted > endpoints.len() {
+            workers.add(u32::try_from(wanted - endpoints.len()).unwrap_or(u32::MAX)).await?;
+            self.lead_to(workers, workers.endpoints());
+        } else if wanted < endpoints.len() {
+            // Off every list first; then it finishes what it has and ends.
+            self.lead_to(workers, endpoints.iter().take(wanted).cloned().collect());
+            workers.retire(endpoints.len() - wanted);
+        }
+        Ok(())
+    }
+
     fn reading(&mut self, at: Duration, steps: u64) -> Reading {
         let statuses = self.statuses.borrow_and_update();
         let workers = statuses.iter().map(|(endpoint, status)| {
@@ -377,8 +435,8 @@ impl Running {
 }
 
 /// Asks all workers for their status, again and again.
-async fn poll(monitor: Fleet, statuses: watch::Sender<Statuses>) {
-    let mut ticks = tokio::time::interval_at(clock::now() + VIEW_EVERY, VIEW_EVERY);
+async fn poll(monitor: Fleet, statuses: watch::Sender<Statuses>, every: Duration) {
+    let mut ticks = tokio::time::interval_at(clock::now() + every, every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

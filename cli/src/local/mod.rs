@@ -3,9 +3,12 @@
 //! ```text
 //!  workers (processes) ─► rank 0..D (tasks): pull, check, compute, wait for each other ─► ledger, pace ─► summary
 //!        ▲   drive: kills one, replaces those that end, draws the view, obeys Ctrl-C        └─► view
+//!        ├─ autoscale: how many there should be, by what ranks report
 //!        └─ check: the same positions from one undisturbed worker
 //! ```
 
+/// How many workers there should be.
+mod autoscale;
 /// The bad records that workers list.
 mod bad;
 /// The same positions a second time.

@@ -93,7 +93,7 @@ pub struct RankRun {
     /// Steps to make.
     pub steps: u64,
     /// How long it computes in each.
-    pub step_time: Duration,
+    pub step_time: Arc<dyn Fn(u64) -> Duration + Send + Sync>,
     /// Where it writes down what it got.
     pub board: SharedBoard,
     /// Where ranks wait for each other.
@@ -109,8 +109,8 @@ impl RankRun {
     /// A batch that cannot be had, or one that contradicts itself.
     pub async fn run(mut self) -> Result<(), RankError> {
         let micro_batches = self.layout.micro_batches_per_step();
-        let share = self.step_time.div_f64(micro_batches as f64);
         for step in 0..self.steps {
+            let share = (self.step_time)(step).div_f64(micro_batches as f64);
             let mut wait = Duration::ZERO;
             for _ in 0..micro_batches {
                 let asked = clock::now();

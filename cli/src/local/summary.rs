@@ -8,6 +8,7 @@ use feedmill_protocol::ranks::RankLayout;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::autoscale::Scaled;
 use super::bad::BadRecord;
 use super::interrupt::Interruption;
 use super::ledger::{Counts, Faults};
@@ -64,6 +65,8 @@ pub struct Facts {
     pub killed: Option<Killed>,
     /// Workers that ended unasked and were replaced.
     pub lost_workers: u64,
+    /// How the number of workers was decided.
+    pub scaled: Option<Scaled>,
     /// The same positions from one undisturbed worker, or why they could not be read.
     pub check: Option<Result<Counts, String>>,
     /// The signal that ended it.
@@ -267,6 +270,9 @@ impl Facts {
                 seconds(pace.wait_after_mark.as_secs_f64())
             )?;
         }
+        if let Some(scaled) = &self.scaled {
+            writeln!(out, "autoscale   {scaled}")?;
+        }
         if self.lost_workers > 0 {
             writeln!(
                 out,
@@ -337,7 +343,7 @@ impl Facts {
             Ok(again) => json!({"samples": again.chain.length(), "chain": again.chain.hex()}),
             Err(error) => json!({"error": error}),
         });
-        json!({
+        let mut summary = json!({
             "pipeline": self.pipeline,
             "stream": self.stream,
             "plan": self.plan,
@@ -381,7 +387,10 @@ impl Facts {
             "failure": self.failure,
             "promises": self.promises(),
             "kept": self.kept(),
-        })
+        });
+        // The macro takes no longer list.
+        summary["autoscale"] = json!(self.scaled);
+        summary
     }
 }
 

@@ -61,6 +61,10 @@ pub struct Workers {
     processes: Vec<Process>,
     /// Processes started so far in places after the first time.
     replaced: u32,
+    /// Places opened so far.
+    opened: u32,
+    /// Processes that finish what they have and end.
+    leaving: Vec<Process>,
     ended: mpsc::UnboundedReceiver<Ended>,
     ends: mpsc::UnboundedSender<Ended>,
 }
@@ -91,7 +95,15 @@ impl Workers {
     /// A worker that ends at once, with the last lines of its log.
     pub async fn start(settings: WorkerSettings, count: u32) -> anyhow::Result<Self> {
         let (ends, ended) = mpsc::unbounded_channel();
-        let mut workers = Self { settings, processes: Vec::new(), replaced: 0, ended, ends };
+        let mut workers = Self {
+            settings,
+            processes: Vec::new(),
+            replaced: 0,
+            opened: count,
+            leaving: Vec::new(),
+            ended,
+            ends,
+        };
         let starting: Vec<Starting> = (0..count as usize)
             .map(|index| workers.spawn(index, format!("w{index}")))
             .collect::<anyhow::Result<_>>()?;
@@ -141,12 +153,49 @@ impl Workers {
         Ok(())
     }
 
+    /// Opens so many further places, all at once.
+    ///
+    /// # Errors
+    /// As for [`Workers::start`].
+    pub async fn add(&mut self, count: u32) -> anyhow::Result<()> {
+        let mut starting = Vec::new();
+        for _ in 0..count {
+            starting.push(self.spawn(self.processes.len() + starting.len(), format!("w{}", self.opened))?);
+            self.opened += 1;
+        }
+        for starting in starting {
+            let process = starting.listening(self.ends.clone()).await?;
+            self.processes.push(process);
+        }
+        Ok(())
+    }
+
+    /// Closes the newest places: their workers finish what they have. Nobody may be sent to them any more, so this is called after they
+    /// have been taken off every list; gives their names.
+    pub fn retire(&mut self, count: usize) -> Vec<String> {
+        let kept = self.processes.len().saturating_sub(count).max(1);
+        let leaving = self.processes.split_off(kept.min(self.processes.len()));
+        for process in &leaving {
+            let _ = process.orders.send(Order::Drain);
+        }
+        let names = leaving.iter().map(|process| process.name.clone()).collect();
+        self.leaving.extend(leaving);
+        names
+    }
+
+    /// Forgets a worker that was retired and has ended; false when it was none.
+    pub fn left(&mut self, name: &str) -> bool {
+        let before = self.leaving.len();
+        self.leaving.retain(|process| process.name != name);
+        self.leaving.len() < before
+    }
+
     /// Lets all finish what they have, and waits until they are gone.
     pub async fn stop(self) {
         for process in &self.processes {
             let _ = process.orders.send(Order::Drain);
         }
-        for mut process in self.processes {
+        for mut process in self.processes.into_iter().chain(self.leaving) {
             if tokio::time::timeout(DRAIN + Duration::from_secs(1), &mut process.life).await.is_err() {
                 tracing::warn!(worker = process.name, "does not end by itself and is killed");
                 let _ = process.orders.send(Order::Kill);

@@ -6,8 +6,8 @@ use crate::signals::Workers;
 /// Less CPU time than this in a window says nothing about a worker.
 const LEAST_BUSY_MS: u64 = 200;
 
-/// The slowest and the quickest tenth of workers do not count: cold caches, noisy neighbours, lies.
-const TRIMMED: f64 = 0.1;
+/// The slowest and the quickest quarter of workers do not count: cold caches, noisy neighbours, lies. Of four, one slow one is a quarter.
+const TRIMMED: f64 = 0.25;
 
 /// Most workers that are followed.
 const MAX_WORKERS: usize = 16_384;
@@ -125,7 +125,7 @@ fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// The mean without the tenth at either end.
+/// The mean without the quarter at either end.
 fn trimmed_mean(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let cut = (values.len() as f64 * TRIMMED) as usize;

@@ -1,8 +1,8 @@
 //! Takes one run's reports, gives how long its ranks waited, how full their queues were and what the run could use.
 //!
 //! Ranks make steps together, so a rank that waits for another one's data counts that as its own time. The rank that comes last waits for
-//! nobody: the least own time of all ranks is the step's. It is looked for in every round of answers, because in a sum over many steps each
-//! rank has been last in some and waited for others in the rest.
+//! nobody: the least own time of all ranks is the step's. While nobody waits for data that is so on average, too; otherwise each rank has been
+//! last in some steps and waited for others in the rest, and only the quickest steps tell.
 
 use feedmill_protocol::report::RankReport;
 
@@ -13,6 +13,9 @@ const LONGEST_STALE_MS: u64 = 600_000;
 
 /// Reports are sent on one clock and read by another, and a step's end falls between them.
 const CLOCK_SLACK_MS: u64 = 2_000;
+
+/// Ranks that wait less than this hide less than half as much in their own times.
+pub(crate) const WAITING: f64 = 0.1;
 
 /// Totals at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +41,19 @@ struct RankTrack {
     contradicts: bool,
 }
 
+/// Own milliseconds for a sample.
+#[derive(Clone, Copy, Debug, Default)]
+struct Own {
+    average: f64,
+    quickest: f64,
+}
+
+impl Own {
+    fn least(self, other: Own) -> Own {
+        Own { average: self.average.min(other.average), quickest: self.quickest.min(other.quickest) }
+    }
+}
+
 /// One run in this window.
 #[derive(Clone, Debug)]
 pub(super) struct RunTrack {
@@ -48,9 +64,10 @@ pub(super) struct RunTrack {
     ranks: Vec<RankTrack>,
     /// Where the next report's rank probably is.
     next: usize,
-    /// Least own milliseconds for a sample, of any rank in this round.
-    round: Option<f64>,
-    rounds: (f64, u32),
+    /// Least own milliseconds for a sample of any rank in this round, on average over its steps and in its quickest one.
+    round: Option<Own>,
+    /// The sum of averages and the least of quickest ones, and of how many rounds.
+    rounds: (Own, u32),
     heard_ms: u64,
 }
 
@@ -64,7 +81,7 @@ impl RunTrack {
             ranks: Vec::new(),
             next: 0,
             round: None,
-            rounds: (0.0, 0),
+            rounds: (Own::default(), 0),
             heard_ms: 0,
         }
     }
@@ -109,7 +126,7 @@ impl RunTrack {
         }
         let own = track.follow(report, totals);
         self.round = match (self.round, own) {
-            (Some(least), Some(own)) => Some(least.min(own)),
+            (Some(least), Some(own)) => Some(least.least(own)),
             (least, own) => least.or(own),
         };
         self.heard(report, arrived);
@@ -126,7 +143,11 @@ impl RunTrack {
     /// One round of answers is in.
     pub(super) fn end_round(&mut self) {
         if let Some(own) = self.round.take() {
-            self.rounds = (self.rounds.0 + own, self.rounds.1 + 1);
+            let (sum, count) = &mut self.rounds;
+            sum.average += own.average;
+            // Of a step that has just ended only some ranks have told; the last one may not be among them.
+            sum.quickest = if *count == 0 { own.quickest } else { sum.quickest.min(own.quickest) };
+            *count += 1;
         }
         self.next = 0;
     }
@@ -145,7 +166,9 @@ impl RunTrack {
             contradicting += u32::from(track.contradicts);
             if !track.contradicts && now.saturating_sub(track.last.arrived_ms) <= fresh_for {
                 run.reporting += 1;
-                run.wait = run.wait.max(track.waited());
+                let waited = track.waited();
+                run.wait = run.wait.max(waited);
+                run.mean_wait += waited;
                 run.fill = run.fill.min(track.filled());
             }
             track.end_window();
@@ -153,8 +176,11 @@ impl RunTrack {
         // One rank in a muddle is one missing value; many are two trainings of one name.
         run.contradicts =
             self.sizes_differ || (contradicting > 0 && contradicting.saturating_mul(5) > run.ranks);
-        let (own, rounds) = std::mem::take(&mut self.rounds);
-        run.demand = (rounds > 0 && own > 0.0).then(|| 1000.0 * f64::from(rounds) / own);
+        run.mean_wait /= f64::from(run.reporting.max(1));
+        let (sum, rounds) = std::mem::take(&mut self.rounds);
+        let rounds = f64::from(rounds);
+        let own = if run.wait > WAITING { sum.quickest * rounds } else { sum.average };
+        run.demand = (rounds > 0.0 && own > 0.0).then(|| 1000.0 * rounds / own);
         self.sizes_differ = false;
         run
     }
@@ -177,7 +203,7 @@ impl RankTrack {
     }
 
     /// A newer report: its own milliseconds for a sample in the steps since, if there were any.
-    fn follow(&mut self, report: &RankReport, totals: Totals) -> Option<f64> {
+    fn follow(&mut self, report: &RankReport, totals: Totals) -> Option<Own> {
         let before = std::mem::replace(&mut self.last, totals);
         self.sequence = report.sequence;
         if report.step_ms > 0 {
@@ -198,7 +224,14 @@ impl RankTrack {
         }
         let computed = totals.computed_ms - before.computed_ms;
         let trained = totals.trained - before.trained;
-        (trained > 0 && computed > 0).then(|| computed as f64 / trained as f64)
+        if trained == 0 || computed == 0 {
+            return None;
+        }
+        let average = computed as f64 / trained as f64;
+        let quickest = report.quickest_us as f64 / 1000.0 / report.quickest_samples.max(1) as f64;
+        // A rank that does not say, or says what cannot be, has no quicker step than the average one.
+        let quickest = if quickest > 0.0 && quickest < average { quickest } else { average };
+        Some(Own { average, quickest })
     }
 
     /// A queue of one place, or none, is as full as it can be only while nobody reads; so the batch that has just been asked for in place

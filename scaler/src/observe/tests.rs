@@ -26,6 +26,8 @@ fn report(rank: u32, ms: u64, wait: f64) -> RankReport {
         waited_ms: waited,
         computed_ms: ms - waited,
         trained: ms / 1000 * 64,
+        quickest_us: 0,
+        quickest_samples: 0,
         consumed: ms / 1000 * 64,
         sequence: ms / 1000,
         farewell: false,

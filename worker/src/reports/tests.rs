@@ -22,6 +22,8 @@ fn report(rank: u32, sequence: u64) -> RankReport {
         waited_ms: 0,
         computed_ms: 0,
         trained: 0,
+        quickest_us: 0,
+        quickest_samples: 0,
         consumed: 0,
         sequence,
         farewell: false,

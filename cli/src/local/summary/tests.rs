@@ -61,6 +61,7 @@ fn facts() -> Facts {
         }]),
         killed: Some(Killed { worker: "w0".into(), step: 1, moved_before: 2 }),
         lost_workers: 0,
+        scaled: None,
         check: None,
         interrupted: None,
         failure: None,

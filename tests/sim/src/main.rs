@@ -1,0 +1,65 @@
+//! Simulates autoscaling and writes what came of it.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Parser;
+use feedmill_sim::page::{self, Compared};
+use feedmill_sim::{measure, trace};
+
+/// Where the table is put in.
+const BEGIN: &str = "<!-- made by make sim: begin -->";
+const END: &str = "<!-- made by make sim: end -->";
+
+/// Trainings, workers and autoscalers in virtual time
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Every random number comes from it
+    #[arg(long, default_value_t = 7)]
+    seed: u64,
+    /// Only traces whose name contains this
+    #[arg(long, default_value = "")]
+    trace: String,
+    /// Says when ours and the oracle changed their minds
+    #[arg(long)]
+    changes: bool,
+    /// Puts the tables into this page
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Writes a page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let traces = trace::all().into_iter().filter(|trace| trace.name.contains(&arguments.trace));
+    let all: Vec<Compared> =
+        traces.map(|trace| (trace.clone(), measure::compare(&trace, arguments.seed))).collect();
+    if arguments.changes {
+        for (trace, outcomes) in &all {
+            for outcome in outcomes.iter().take(2) {
+                println!("{}, {}: {:?}", trace.name, outcome.policy, outcome.history.changes);
+                println!("  {:?}", outcome.history.reasons);
+            }
+        }
+    }
+    let tables = page::markdown(&all);
+    print!("{tables}");
+    if let Some(path) = &arguments.markdown {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+        let (before, after) =
+            parts.with_context(|| format!("{} has no {BEGIN} and {END}", path.display()))?;
+        std::fs::write(path, format!("{before}{BEGIN}\n\n{tables}\n{END}{after}"))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &arguments.html {
+        std::fs::write(path, page::html(&all, "make sim"))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    println!("{}", page::json(&all, arguments.seed));
+    Ok(())
+}
