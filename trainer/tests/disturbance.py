@@ -200,7 +200,9 @@ class Disturbance:
                 if kind == "cut" and slot.net is None:
                     continue
                 possible.setdefault(kind, []).append(slot)
-        kind = self._draw.choice(sorted([*possible, *self._others]))
+        # Of three, the one that came less often: all kinds come in a run of some length.
+        so_far = self.kinds()
+        kind = min((self._draw.choice(sorted([*possible, *self._others])) for _ in range(3)), key=lambda kind: so_far[kind])
         if kind in self._others:
             self.happened.append(kind)
             return kind
