@@ -149,6 +149,8 @@ async fn soak(
     let (length, warm) = (arguments.minutes * 60.0, arguments.warm_minutes * 60.0);
     let (mut early, mut late, mut peak): ([Vec<f64>; 2], [Vec<f64>; 2], f64) = Default::default();
     let mut told = 0;
+    // A minute of faults can pass between two looks.
+    let (mut first_look, mut last_look) = (None, [0.0; 2]);
     loop {
         let seconds = begun.elapsed().as_secs_f64();
         if seconds > length {
@@ -165,9 +167,10 @@ async fn soak(
             if at == 0 {
                 peak = peak.max(together);
             }
-            if (warm..warm + 60.0).contains(&seconds) {
+            if seconds >= warm && seconds < *first_look.get_or_insert(seconds) + 60.0 {
                 early[at].push(together);
             }
+            last_look[at] = together;
             if seconds > length - 60.0 {
                 late[at].push(together);
             }
@@ -189,6 +192,9 @@ async fn soak(
     }
     done.store(true, Relaxed);
     faults.abort();
+    for (late, last) in late.iter_mut().zip(last_look).filter(|(late, _)| late.is_empty()) {
+        late.push(last);
+    }
     let strangers = strangers.await?;
     let [early, late] = [early, late].map(|looks| looks.map(median));
     let growth = |at: usize| if early[at] > 0.0 { late[at] / early[at] } else { f64::NAN };

@@ -31,10 +31,10 @@
   }
 
   // In this page's memory alone: browsers send a cookie to every port of the host, and for every page that asks.
-  let token = '';
+  let admission = '';
   // Every question to the worker goes through here.
   const request = async (path, signal) => {
-    const headers = token === '' ? {} : { authorization: `Bearer ${token}` };
+    const headers = admission === '' ? {} : { authorization: `Bearer ${admission}` };
     const answer = await fetch(path, { signal, headers, cache: 'no-store', credentials: 'omit' });
     if (answer.ok) return answer;
     if (answer.status === 401) byId('locked').hidden = false;
@@ -375,7 +375,7 @@
   };
   byId('locked').addEventListener('submit', (event) => {
     event.preventDefault();
-    token = byId('token').value.trim();
+    admission = byId('token').value.trim();
     byId('token').value = '';
     byId('locked').hidden = true;
     watch();
