@@ -265,6 +265,8 @@ mod tests {
             consumed: 7,
             sequence: 8,
             farewell: false,
+            quickest_us: 0,
+            quickest_samples: 0,
             begin: None,
         };
         vec![

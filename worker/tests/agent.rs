@@ -437,6 +437,8 @@ async fn reports_reach_the_worker() {
         consumed: 6,
         sequence: 7,
         farewell: false,
+        quickest_us: 0,
+        quickest_samples: 0,
         begin: None,
     };
     reader(&node.socket()).report(&report).await.unwrap();

@@ -629,6 +629,7 @@ impl<'a> World<'a> {
                     busy_ms: (worker.busy_ms + half_done * 1000.0 * f64::from(CORES)) as u64,
                     bad: BTreeMap::new(),
                     problems: Vec::new(),
+                    agent: None,
                     reports: std::mem::take(&mut kept),
                 };
                 (status.worker.clone(), status)
