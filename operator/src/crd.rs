@@ -30,9 +30,10 @@ const FORBIDDEN: &str = "FieldValueForbidden";
 const RULES: &[Rule] = &[
     Rule {
         at: &[],
-        field: ".metadata.name",
+        // The schema does not list metadata, so no path may lead there.
+        field: "",
         rule: "size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        message: "must be at most 52 lower-case letters, digits and minus, beginning with a letter: names of workers are made of it",
+        message: "metadata.name must be at most 52 lower-case letters, digits and minus, beginning with a letter: names of workers are made of it",
         reason: INVALID,
     },
     Rule {
@@ -195,12 +196,11 @@ fn add(schema: &mut Value, rule: &Rule) {
     let Some(Value::Object(target)) = schema.pointer_mut(&at) else { return };
     let rules = target.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
     if let Value::Array(rules) = rules {
-        rules.push(json!({
-            "rule": rule.rule,
-            "message": rule.message,
-            "reason": rule.reason,
-            "fieldPath": rule.field,
-        }));
+        let mut written = json!({"rule": rule.rule, "message": rule.message, "reason": rule.reason});
+        if !rule.field.is_empty() {
+            written["fieldPath"] = rule.field.into();
+        }
+        rules.push(written);
     }
 }
 
@@ -219,8 +219,10 @@ fn finish(schema: &mut Value) {
         map.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
     }
     if map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
-        map.remove("format");
-        map.remove("type");
+        // Said by the extension; Kubernetes allows nothing else beside it.
+        for key in ["format", "type", "anyOf"] {
+            map.remove(key);
+        }
         map.entry("maxLength").or_insert_with(|| json!(64));
     }
     match map.get("type").and_then(Value::as_str) {

@@ -212,7 +212,7 @@ fn size(
             }
             (scaling.mode, replicas.clamp(scaling.min_replicas, scaling.max_replicas))
         }
-        _ => (AutoscalingMode::Off, replicas.max(0)),
+        _ => (AutoscalingMode::Manual, replicas.max(0)),
     };
     let limited = (within != replicas && !suspended).then_some(replicas);
     Size { workers: if suspended { 0 } else { within }, suspended, mode, limited }

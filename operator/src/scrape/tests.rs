@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
-use feedmill_protocol::report::{KeptReport, RankReport, StreamStatus, WorkerState};
+use feedmill_protocol::report::{KeptReport, StreamStatus, WorkerState};
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -32,23 +33,11 @@ pub(crate) fn worker(plan: &str) -> WorkerStatus {
 }
 
 fn report(rank: u32, sequence: u64, wait_ms: u64, ready: u32) -> KeptReport {
-    KeptReport {
-        age_ms: 100,
-        report: RankReport {
-            run: "r".into(),
-            stream: "train".into(),
-            plan: "p".into(),
-            rank,
-            size: 8,
-            ready,
-            target: 4,
-            waiting_ms: 0,
-            wait_ms,
-            step_ms: 1000,
-            consumed: 0,
-            sequence,
-        },
-    }
+    let report = json!({
+        "age_ms": 100, "run": "r", "stream": "train", "plan": "p", "rank": rank, "size": 8, "ready": ready, "target": 4,
+        "waiting_ms": 0, "wait_ms": wait_ms, "step_ms": 1000, "consumed": 0, "sequence": sequence,
+    });
+    serde_json::from_value(report).unwrap()
 }
 
 #[test]

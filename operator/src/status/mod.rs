@@ -313,8 +313,8 @@ impl View<'_> {
             conditions.set("UpToDate", Truth::False, "TemplateKept", message);
         }
         match (pipeline.size.mode, pipeline.size.limited) {
-            (AutoscalingMode::Off, _) => {
-                conditions.set("ScalingActive", Truth::False, "Off", "spec.replicas decides");
+            (AutoscalingMode::Manual, _) => {
+                conditions.set("ScalingActive", Truth::False, "Manual", "spec.replicas decides");
             }
             (AutoscalingMode::External, _) => {
                 let message = "whoever writes spec.replicas decides, within the bounds of spec.autoscaling";

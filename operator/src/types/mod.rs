@@ -129,7 +129,7 @@ pub struct DataPipelineSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalingSpec {
-    /// Off: `replicas`. External: `replicas`, written by another scaler, within the bounds.
+    /// Manual: `replicas`. External: `replicas`, written by another scaler, within the bounds.
     #[serde(default)]
     pub mode: AutoscalingMode,
     /// Fewest workers.
@@ -144,9 +144,9 @@ pub struct AutoscalingSpec {
 /// Who decides how many workers there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AutoscalingMode {
-    /// People.
+    /// People. Not `Off`, which YAML without quotes reads as false.
     #[default]
-    Off,
+    Manual,
     /// Another scaler, through the scale subresource.
     External,
 }

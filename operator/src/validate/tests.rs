@@ -104,7 +104,7 @@ fn the_size_is_clamped_only_where_another_scaler_writes_it() {
     };
     assert_eq!(size(""), (1, None));
     assert_eq!(size("replicas: 7"), (7, None));
-    assert_eq!(size("replicas: 7\nautoscaling: {mode: Off, maxReplicas: 4}"), (7, None));
+    assert_eq!(size("replicas: 7\nautoscaling: {mode: Manual, maxReplicas: 4}"), (7, None));
     assert_eq!(size("replicas: 7\nautoscaling: {mode: External, maxReplicas: 4}"), (4, Some(7)));
     assert_eq!(size("replicas: 0\nautoscaling: {mode: External, maxReplicas: 4}"), (1, Some(0)));
     assert_eq!(size("replicas: 7\nsuspend: true\nautoscaling: {mode: External, maxReplicas: 4}"), (0, None));
