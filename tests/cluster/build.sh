@@ -1,8 +1,9 @@
 #!/bin/bash
-# build.sh [kwok]: build everything the test cluster runs and print the folder that holds it. A no-op if it is already there.
+# build.sh [kwok|built]: build everything the test cluster runs and print the folder that holds it. A no-op if it is already there.
 #   kube     etcd + the Kubernetes components in one binary (one link instead of seven), with a symlink for each name
 #   coredns  CoreDNS with the plugins we need       helm   the client that users install the chart with
 #   kwok     only if asked for: fake nodes by the thousand
+# With `built` nothing is built: it only says whether everything is there.
 # The folder's name is the hash of what goes in, so it can be cached and never goes stale.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
@@ -11,6 +12,7 @@ K8S=v1.36.3 HELM=v4.2.4 KWOK=v0.8.0
 KEY=$(cat build.sh go.mod go.sum main.go dns/go.mod dns/go.sum dns/main.go | sha256sum | cut -c1-16)
 OUT=${FEEDMILL_CACHE:-$HOME/.cache/feedmill}/cluster-$KEY
 finished() { [ -e "$OUT/done" ] && { [ "${1:-}" != kwok ] || [ -x "$OUT/kwok" ]; }; }
+if [ "${1:-}" = built ]; then finished; exit; fi
 if finished "$@"; then echo "$OUT"; exit; fi
 
 command -v go >/dev/null || { echo "build.sh: no go in PATH (1.26 or newer is needed)" >&2; exit 1; }

