@@ -3,7 +3,7 @@
 //! Each answer is bounded in bytes and time, nothing is followed elsewhere, and a worker that answers badly is one value that
 //! is missing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -98,8 +98,7 @@ impl Answers {
     pub async fn round(self: &Arc<Self>, targets: Vec<Target>, now: Instant) -> Vec<Key> {
         let due: Vec<Target> = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let there: std::collections::HashSet<&str> =
-                targets.iter().map(|target| target.uid.as_str()).collect();
+            let there: HashSet<&str> = targets.iter().map(|target| target.uid.as_str()).collect();
             all.retain(|uid, _| there.contains(uid.as_str()));
             targets.iter().filter(|target| is_due(all.get(&target.uid), now)).cloned().collect()
         };
@@ -113,16 +112,8 @@ impl Answers {
                 answers.keep(&target.uid, Seen { at: now, answer }).then_some(target.key)
             });
         }
-        let mut keys: Vec<Key> = tasks
-            .join_all()
-            .await
-            .into_iter()
-            .flatten()
-            .collect::<std::collections::BTreeSet<_>>()
-            .into_iter()
-            .collect();
-        keys.dedup();
-        keys
+        let keys: BTreeSet<Key> = tasks.join_all().await.into_iter().flatten().collect();
+        keys.into_iter().collect()
     }
 }
 
