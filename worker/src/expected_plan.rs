@@ -36,7 +36,6 @@ fn differs(folder: &Path, name: &str, digest: PlanDigest) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use feedmill_protocol::plan::Plan;
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! What workers read as well has the types of `feedmill_protocol::pipeline`, so that one document means the same on one machine
 //! and in a cluster; what only a cluster reads is written here. A field stands here only when code reads it.
+#![expect(clippy::duplicated_attributes, reason = "each column of kubectl has a type of its own")]
 
 /// What is observed of a pipeline.
 mod status;
