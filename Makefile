@@ -1,6 +1,6 @@
 # Feedmill's commands; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites versitygw quickstart test test-python wheel soak ladder format lint docs screenshots sim
+.PHONY: help prerequisites versitygw quickstart test test-python test-cluster cluster-build cluster-up cluster-down wheel soak ladder format lint docs screenshots sim
 
 CARGO ?= cargo
 
@@ -26,6 +26,20 @@ quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; o
 test: prerequisites versitygw format lint ## everything that must hold; needs Go for an independent S3 server, installs Chromium as root where there is none
 	$(CARGO) test --workspace --locked
 	tools/python-tests.sh
+	tests/cluster/test.sh --if-built
+
+test-cluster: versitygw ## the operator on a real Kubernetes of 3 nodes; needs root, Go and the packages that it names
+	$(CARGO) build --locked -p feedmill -p feedmill-worker -p feedmill-operator
+	tests/cluster/test.sh
+
+cluster-build: ## build Kubernetes from the Go module proxy, once
+	@tests/cluster/build.sh >/dev/null
+
+cluster-up: ## a real Kubernetes of 3 nodes on this machine; as root
+	tests/cluster/cluster up --nodes 3
+
+cluster-down: ## take it away again
+	tests/cluster/cluster down
 
 test-python: ## the Python package's tests alone
 	@tools/prerequisites.sh wheel
@@ -51,6 +65,7 @@ lint: ## warnings are errors
 
 docs: ## write the pages that are made from code
 	FEEDMILL_WRITE_DOCS=1 $(CARGO) test --locked -p feedmill-worker --test metrics_document
+	FEEDMILL_WRITE_DOCS=1 $(CARGO) test --locked -p feedmill-operator --lib
 
 screenshots: prerequisites ## take the pictures of docs/show.md again
 	FEEDMILL_WRITE_SCREENSHOTS=1 $(CARGO) test --locked -p feedmill --test page pictures_of_the_page

@@ -141,6 +141,9 @@ pub struct WorkerStatus {
     pub version: String,
     /// Where it is in its life.
     pub state: WorkerState,
+    /// What it is doing while it starts, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doing: Option<String>,
     /// Threads that do CPU work: its capacity.
     pub cores: u32,
     /// Streams by name.

@@ -286,10 +286,20 @@ impl App {
 
     /// Data is read: batches can be asked for, unless it is draining already.
     pub fn ready(&self, loaded: Loaded) {
-        if self.loaded.set(loaded).is_ok() {
-            // A worker that was told to drain while it started goes on draining.
-            let _ = self.state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
+        if self.hold(loaded) {
+            self.open();
         }
+    }
+
+    /// Data is read, and told of; batches cannot be asked for yet. False when it was read before.
+    pub fn hold(&self, loaded: Loaded) -> bool {
+        self.loaded.set(loaded).is_ok()
+    }
+
+    /// Batches can be asked for from now on.
+    pub fn open(&self) {
+        // A worker that was told to drain while it started goes on draining.
+        let _ = self.state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Nothing new is taken from now on.
@@ -325,6 +335,7 @@ impl App {
             worker: self.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             state: self.state(),
+            doing: (self.state() == WorkerState::Starting).then(|| self.doing()),
             cores: u32::try_from(self.machinery.pool.threads()).unwrap_or(u32::MAX),
             streams: streams
                 .iter()

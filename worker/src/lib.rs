@@ -17,6 +17,8 @@ pub mod check;
 pub mod cpu_pool;
 /// From ranges with a need to leased samples.
 pub mod engine;
+/// Whether a fleet serves by the plan computed here.
+mod expected_plan;
 /// From a record to its positions.
 pub mod find;
 /// The same streams without a server.

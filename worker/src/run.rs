@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
 use crate::app::{App, Loaded, Machinery};
+use crate::expected_plan;
 use crate::serve::serve;
 use crate::settings::{Settings, WorkerArgs, read_pipeline};
 use crate::stream::{DatasetError, ProcessorError, Records, StreamError};
@@ -119,8 +120,14 @@ async fn live(settings: Settings, machinery: Machinery, guard: Guard) -> anyhow:
         loaded = load(&app) => match loaded {
             Ok(loaded) => {
                 report_streams(&loaded);
-                app.ready(loaded);
-                told_to_stop(settings.exit_with_stdin).await
+                app.hold(loaded);
+                tokio::select! {
+                    () = by_plan(&app, settings.plan_dir.as_deref()) => {
+                        app.open();
+                        told_to_stop(settings.exit_with_stdin).await
+                    }
+                    told = told_to_stop(settings.exit_with_stdin) => told,
+                }
             }
             Err(error) => Err(error.into()),
         },
@@ -187,6 +194,23 @@ async fn load(app: &Arc<App>) -> Result<Loaded, StreamError> {
             }
             result => return result,
         }
+    }
+}
+
+/// Ends when this worker's plan is the one to serve by, at once where none is given.
+async fn by_plan(app: &App, folder: Option<&Path>) {
+    let (Some(folder), Some(loaded)) = (folder, app.loaded.get()) else { return };
+    let mut told = String::new();
+    loop {
+        let streams = loaded.streams().iter().map(|stream| (stream.name.as_str(), stream.digest));
+        let Some(reason) = expected_plan::other(folder, streams) else { return };
+        if reason != told {
+            tracing::error!("{reason}");
+            app.set_doing(reason.clone());
+            told = reason;
+        }
+        // What is mounted changes when the fleet agrees on another plan.
+        tokio::time::sleep(LOAD_PAUSE).await;
     }
 }
 

@@ -46,6 +46,9 @@ pub struct WorkerArgs {
     /// Folder with access-key-id, secret-access-key and perhaps session-token
     #[arg(long, value_name = "FOLDER")]
     pub s3_credentials_dir: Option<PathBuf>,
+    /// Folder with a file for each stream that holds the plan digest to serve by; with another plan the worker stays unready
+    #[arg(long, value_name = "FOLDER")]
+    pub plan_dir: Option<PathBuf>,
     /// How long requests may still run after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub drain_seconds: u64,
@@ -71,6 +74,8 @@ pub struct Settings {
     pub s3_endpoint: Option<String>,
     /// Folder with S3 keys.
     pub s3_credentials: Option<PathBuf>,
+    /// Folder with the plan to serve by.
+    pub plan_dir: Option<PathBuf>,
     /// How long requests may still run after SIGTERM.
     pub drain: Duration,
     /// End when standard input is closed.
@@ -165,6 +170,7 @@ impl Settings {
             cache_dir,
             s3_endpoint: args.s3_endpoint.clone(),
             s3_credentials: args.s3_credentials_dir.clone(),
+            plan_dir: args.plan_dir.clone(),
             drain: Duration::from_secs(args.drain_seconds),
             exit_with_stdin: args.exit_with_stdin,
             sandbox: Sandbox::default(),

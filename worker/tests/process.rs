@@ -70,6 +70,39 @@ fn get(address: &str, path: &str) -> String {
 }
 
 #[test]
+fn a_worker_with_another_plan_than_its_fleet_says_so_and_serves_once_the_fleet_has_its_plan() {
+    let (good, _processor) = good();
+    let plans = tempfile::tempdir().unwrap();
+    std::fs::write(plans.path().join("train"), "sha256:00").unwrap();
+    let (mut child, _folder) = worker(&good, &["--plan-dir", plans.path().to_str().unwrap()]);
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let address = said["listening"].as_str().unwrap().to_owned();
+    let unready = loop {
+        let answer = get(&address, "/readyz");
+        assert!(child.try_wait().unwrap().is_none(), "the worker ended");
+        if answer.contains("the fleet serves sha256:00") {
+            break answer;
+        }
+    };
+    assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
+    assert!(get(&address, "/v1/streams/train/batches/0-1").starts_with("HTTP/1.1 503"));
+    // What it computed is told to whoever looks after the fleet.
+    let status = get(&address, "/v1/status");
+    let body = status.split("\r\n\r\n").nth(1).unwrap();
+    let status: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(status["state"], "starting");
+    assert!(status["doing"].as_str().unwrap().contains("stream train"), "{status}");
+    std::fs::write(plans.path().join("train"), status["streams"]["train"]["plan"].as_str().unwrap()).unwrap();
+    while !get(&address, "/readyz").starts_with("HTTP/1.1 200") {
+        assert!(child.try_wait().unwrap().is_none(), "the worker ended");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn what_cannot_start_says_which_setting() {
     let (good, _processor) = good();
     let cases = [

@@ -535,6 +535,7 @@ fn status(plan: String) -> WorkerStatus {
         worker: "scripted".into(),
         version: "0".into(),
         state: WorkerState::Ready,
+        doing: None,
         cores: 1,
         streams: [(STREAM.to_owned(), stream)].into(),
         work_ahead: 0,

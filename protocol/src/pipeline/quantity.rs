@@ -90,6 +90,7 @@ impl JsonSchema for Quantity {
         json_schema!({
             "x-kubernetes-int-or-string": true,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "maxLength": 24,
             "pattern": "^[0-9]+(Ki|Mi|Gi|Ti|Pi|k|M|G|T)?$"
         })
     }

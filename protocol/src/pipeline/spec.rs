@@ -2,12 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::quantity::Quantity;
 use super::whole;
+
+/// What manifests, pictures and processors are addressed by.
+const ADDRESS: &str = "^(s3://[^/]+/|file:///)";
+/// Names that stand in paths and labels.
+const NAME: &str = "^[a-z]([-a-z0-9]*[a-z0-9])?$";
+/// Whole numbers that JSON carries exactly.
+const MAX_EXACT: u64 = (1 << 53) - 1;
 
 /// A whole `DataPipeline` document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -38,6 +45,7 @@ pub struct PipelineSpec {
     #[serde(default)]
     pub s3: S3Spec,
     /// The streams that trainers read; usually one named `train`.
+    #[schemars(length(min = 1, max = 16))]
     pub streams: Vec<StreamSpec>,
     /// The model's processor.
     pub processor: ProcessorSpec,
@@ -50,21 +58,94 @@ pub struct PipelineSpec {
     /// How batches are served. Not part of the plan.
     #[serde(default)]
     pub serving: ServingSpec,
+    /// What only a cluster reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<Value>,
+    /// What only a cluster reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<Value>,
+    /// What only a cluster reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<Value>,
+    /// What only a cluster reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Value>,
+    /// What only a cluster reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update_strategy: Option<Value>,
+    /// What only a cluster reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disruption_budget: Option<Value>,
+    /// What only a cluster reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_seconds: Option<Value>,
+    /// What only a cluster reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_policy: Option<Value>,
+    /// What only a cluster reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<Value>,
 }
 
-/// Where `s3://` addresses lead. Credentials come from the environment or from mounted files.
+impl PipelineSpec {
+    /// What programs outside of a cluster read; nothing of what only a cluster reads.
+    #[must_use]
+    pub fn of_data(
+        s3: S3Spec,
+        streams: Vec<StreamSpec>,
+        processor: ProcessorSpec,
+        limits: LimitsSpec,
+        cache: CacheSpec,
+        serving: ServingSpec,
+    ) -> Self {
+        Self {
+            s3,
+            streams,
+            processor,
+            limits,
+            cache,
+            serving,
+            suspend: None,
+            replicas: None,
+            autoscaling: None,
+            placement: None,
+            update_strategy: None,
+            disruption_budget: None,
+            drain_seconds: None,
+            network_policy: None,
+            worker: None,
+        }
+    }
+}
+
+/// Where `s3://` addresses lead. Credentials come from the environment, from mounted files, or in a cluster from a Secret.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct S3Spec {
     /// AWS region; `us-east-1` when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
     pub region: Option<String>,
     /// `http(s)://host[:port]` of a server other than AWS.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048), regex(pattern = "^https?://.+"))]
     pub endpoint: Option<String>,
     /// Put the bucket into the path instead of the host name.
     #[serde(default)]
     pub force_path_style: bool,
+    /// In a cluster: the Secret of the same namespace with the keys `access-key-id`, `secret-access-key` and perhaps
+    /// `session-token`, which workers read again when they change. Absent: what the pods have (web identity, instance).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credentials_secret_ref: Option<SecretRef>,
+}
+
+/// A Secret of the pipeline's namespace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SecretRef {
+    /// Its name.
+    #[schemars(length(min = 1, max = 253), regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub name: String,
 }
 
 /// One endless stream of samples.
@@ -72,9 +153,11 @@ pub struct S3Spec {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamSpec {
     /// Its name in paths: lower-case letters, digits and minus.
+    #[schemars(length(min = 1, max = 32), regex(pattern = NAME))]
     pub name: String,
     /// Seed of the order, 0..2^53-1.
     #[serde(default, deserialize_with = "whole::seed")]
+    #[schemars(range(max = MAX_EXACT))]
     pub seed: u64,
     /// Permute each epoch anew; false reads the data sets as they stand.
     #[serde(default = "yes")]
@@ -86,6 +169,7 @@ pub struct StreamSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bad_samples: Option<BadSamplePolicy>,
     /// The data sets, in order. The same file may stand twice, under two names.
+    #[schemars(length(min = 1, max = 256))]
     pub datasets: Vec<DatasetSpec>,
 }
 
@@ -115,34 +199,43 @@ pub enum BadSamplePolicy {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DatasetSpec {
     /// Its name in metrics and messages.
+    #[schemars(length(min = 1, max = 63), regex(pattern = NAME))]
     pub name: String,
     /// `s3://bucket/key` or `file:///path` of a JSONL file or a JSON array; plain, gzip or zstd. Or of Parquet files: a file that ends
     /// in `.parquet`, a folder that ends in `/`, or `*` in the last part.
+    #[schemars(length(max = 2048), regex(pattern = ADDRESS))]
     pub uri: String,
     /// What relative image references are joined to; the manifest's own folder when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048), regex(pattern = ADDRESS))]
     pub image_base_uri: Option<String>,
     /// Prefixes of image references that are stored elsewhere; the first that fits counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub image_prefixes: Vec<ImagePrefix>,
     /// `s3://bucket/prefix` and `file:///folder` places, beside the image base, below which absolute references may
     /// lead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 2048), regex(pattern = ADDRESS)))]
     pub image_roots: Vec<String>,
     /// Shape of its records.
     #[serde(default)]
     pub record_format: RecordFormat,
     /// Which column of a record holds what, where it is not one of the usual names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "columns_schema")]
     pub columns: BTreeMap<ColumnPart, String>,
     /// A jinja template that writes a record's messages, as JSON, from its columns.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
     pub template: Option<String>,
     /// How much of it an epoch holds: 250 = two and a half times.
     #[serde(default = "hundred", deserialize_with = "whole::percent")]
+    #[schemars(range(min = 1, max = 100_000))]
     pub percent: u32,
     /// 1-based physical lines to treat as bad; of Parquet files 1-based rows, counted through all files in the order of their names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10_000), inner(range(min = 1, max = MAX_EXACT)))]
     pub exclude: Vec<u64>,
 }
 
@@ -177,8 +270,10 @@ pub enum RecordFormat {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImagePrefix {
     /// What references begin with, byte for byte, ending in `/`.
+    #[schemars(length(min = 1, max = 1024), regex(pattern = "/$"))]
     pub from: String,
     /// `s3://bucket/prefix`, `file:///folder`, or a folder below the image base; "" is the image base itself.
+    #[schemars(length(max = 2048))]
     pub to: String,
 }
 
@@ -219,15 +314,19 @@ pub enum ColumnPart {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProcessorSpec {
     /// Folder with tokenizer.json, tokenizer_config.json, the chat template and preprocessor_config.json.
+    #[schemars(length(max = 2048), regex(pattern = ADDRESS))]
     pub uri: String,
     /// Replaces the configuration's smallest picture, in pixels.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "whole::min_pixels")]
+    #[schemars(range(min = 1, max = 4_294_967_296_u64))]
     pub min_pixels: Option<u64>,
     /// Replaces the configuration's largest picture, in pixels.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "whole::max_pixels")]
+    #[schemars(range(min = 1, max = 4_294_967_296_u64))]
     pub max_pixels: Option<u64>,
     /// Longest sample, in tokens.
     #[serde(default = "max_tokens", deserialize_with = "whole::max_tokens")]
+    #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens: u32,
     /// What happens to a sample that is longer.
     #[serde(default)]
@@ -237,9 +336,11 @@ pub struct ProcessorSpec {
     pub chat_template: ChatTemplate,
     /// Variables handed to the template.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64, "x-kubernetes-preserve-unknown-fields" = true))]
     pub template_kwargs: BTreeMap<String, Value>,
     /// The date that a template may ask for, `YYYY-MM-DD`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 10), regex(pattern = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"))]
     pub date: Option<String>,
     /// What happens to control tokens written in records.
     #[serde(default)]
@@ -356,6 +457,7 @@ pub struct LimitsSpec {
     pub max_image_bytes: Quantity,
     /// Most pixels of a picture, by its header.
     #[serde(deserialize_with = "whole::max_image_pixels")]
+    #[schemars(range(min = 1, max = 4_294_967_296_u64))]
     pub max_image_pixels: u64,
     /// Most bytes of all picture files of one record.
     pub max_sample_bytes: Quantity,
@@ -405,6 +507,7 @@ impl Default for CacheSpec {
 pub struct ServingSpec {
     /// Most samples in one range.
     #[serde(deserialize_with = "whole::max_range")]
+    #[schemars(range(min = 1, max = 4096))]
     pub max_range: u32,
 }
 
@@ -412,6 +515,23 @@ impl Default for ServingSpec {
     fn default() -> Self {
         Self { max_range: 64 }
     }
+}
+
+/// One string for each part, so that another name is an unknown field.
+fn columns_schema(generator: &mut SchemaGenerator) -> Schema {
+    let parts = ColumnPart::json_schema(generator);
+    let names = parts.get("oneOf").and_then(Value::as_array).into_iter().flatten();
+    let properties: serde_json::Map<String, Value> = names
+        .filter_map(|part| {
+            let name = part.get("const")?.as_str()?.to_owned();
+            let description = part.get("description").cloned().unwrap_or_default();
+            Some((
+                name,
+                json!({"type": "string", "minLength": 1, "maxLength": 256, "description": description}),
+            ))
+        })
+        .collect();
+    json_schema!({"type": "object", "properties": properties})
 }
 
 fn yes() -> bool {

@@ -1,0 +1,271 @@
+//! Takes the objects a pipeline should consist of, makes them so: by server-side apply, only where something differs, and never
+//! an object that belongs to somebody else.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::desired::{Desired, MANAGER};
+use crate::metrics::Metrics;
+use crate::observe::{Cache, Kept};
+use crate::reconcile::Caches;
+use crate::status::Obstacle;
+use crate::validate::{Key, short_hash};
+
+/// Why something was not applied.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// It belongs to somebody else.
+    #[error("{0} is somebody else's")]
+    NameConflict(String),
+    /// The API server said no, or nothing.
+    #[error("cannot write {what}")]
+    Api {
+        /// What.
+        what: String,
+        /// What was said.
+        #[source]
+        source: kube::Error,
+    },
+}
+
+impl ApplyError {
+    /// What people are told; none for what passes by itself.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        match self {
+            Self::NameConflict(what) => Some(Obstacle::NameConflict(what.clone())),
+            Self::Api { what, source: kube::Error::Api(status) } => match status.code {
+                403 => Some(Obstacle::Forbidden(format!("{what}: {}", status.message))),
+                400 | 422 => Some(Obstacle::Refused(format!("{what}: {}", status.message))),
+                _ => None,
+            },
+            Self::Api { .. } => None,
+        }
+    }
+
+    /// Whether the namespace or the pipeline is going: nothing is left to do.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        let Self::Api { source: kube::Error::Api(status), .. } = self else { return false };
+        let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+        status.code == 403 && causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+    }
+}
+
+/// What was applied last and what the API server made of it. While neither changes nothing is written.
+#[derive(Debug, Default)]
+pub struct Applied(Mutex<HashMap<(Key, String), (String, String)>>);
+
+impl Applied {
+    fn is(&self, of: &(Key, String), wanted: &str, found: &str) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(of).is_some_and(|(was_wanted, was_found)| was_wanted == wanted && was_found == found)
+    }
+
+    fn keep(&self, of: (Key, String), wanted: String, found: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(of, (wanted, found));
+    }
+
+    /// A pipeline is gone.
+    pub fn forget(&self, pipeline: &Key) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(key, _), _| key != pipeline);
+    }
+}
+
+/// Everything that applying needs.
+pub struct Applier<'a> {
+    /// The API.
+    pub client: &'a Client,
+    /// What is known to exist.
+    pub caches: &'a Caches,
+    /// What was applied before.
+    pub applied: &'a Applied,
+    /// Counts writes.
+    pub metrics: &'a Metrics,
+    /// The pipeline.
+    pub key: &'a Key,
+    /// Its identity.
+    pub uid: &'a str,
+}
+
+impl Applier<'_> {
+    /// Makes everything so.
+    ///
+    /// # Errors
+    /// The first that cannot be.
+    pub async fn apply(&self, desired: &Desired, suspended: bool) -> Result<(), ApplyError> {
+        let Desired {
+            service_account,
+            document,
+            plan,
+            service,
+            deployment,
+            disruption_budget,
+            network_policy,
+        } = desired;
+        let names = crate::desired::Names::of(&self.key.name);
+        let caches = self.caches;
+        match service_account {
+            Some(account) => self.one(account, &caches.accounts).await?,
+            None => self.gone(&names.worker, &caches.accounts).await?,
+        }
+        self.one(document, &caches.maps).await?;
+        match plan {
+            Some(plan) => self.one(plan, &caches.maps).await?,
+            None => self.gone(&names.plan, &caches.maps).await?,
+        }
+        self.one(service, &caches.services).await?;
+        self.one(disruption_budget, &caches.budgets).await?;
+        match network_policy {
+            Some(policy) => self.one(policy, &caches.policies).await?,
+            None => self.gone(&names.worker, &caches.policies).await?,
+        }
+        // A suspended pipeline that never ran gets no workers to take away again.
+        if suspended && caches.deployments.get(self.key, &names.worker).is_none() {
+            return Ok(());
+        }
+        self.one(deployment, &caches.deployments).await
+    }
+
+    /// Makes one object so.
+    async fn one<K>(&self, wanted: &K, cache: &Cache<K>) -> Result<(), ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Serialize
+            + Sync,
+    {
+        let name = wanted.name_any();
+        let what = format!("{} {name}", K::kind(&()));
+        let of = (self.key.clone(), what.clone());
+        let api: Api<K> = Api::namespaced(self.client.clone(), &self.key.namespace);
+        let found = match cache.get(self.key, &name) {
+            Some(Ok(found)) => Some(found),
+            // One that lacks our label, cannot be read, or was made a moment ago.
+            Some(Err(_)) | None => {
+                let found = api
+                    .get_opt(&name)
+                    .await
+                    .map_err(|source| ApplyError::Api { what: what.clone(), source })?;
+                found.map(Arc::new)
+            }
+        };
+        if let Some(found) = &found
+            && !self.is_ours(found.as_ref())
+        {
+            return Err(ApplyError::NameConflict(what));
+        }
+        let wanted_hash = hash(wanted);
+        if let Some(found) = &found
+            && self.applied.is(&of, &wanted_hash, &hash(found.as_ref()))
+        {
+            return Ok(());
+        }
+        self.metrics.written(&K::kind(&()));
+        let parameters = PatchParams::apply(MANAGER).force();
+        let made = api
+            .patch(&name, &parameters, &Patch::Apply(wanted))
+            .await
+            .map_err(|source| ApplyError::Api { what, source })?;
+        self.applied.keep(of, wanted_hash, hash(&made));
+        Ok(())
+    }
+
+    /// Takes one object away, if there is one of ours.
+    async fn gone<K>(&self, name: &str, cache: &Cache<K>) -> Result<(), ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let Some(Ok(found)) = cache.get(self.key, name) else { return Ok(()) };
+        if !self.is_ours(found.as_ref()) {
+            return Ok(());
+        }
+        let api: Api<K> = Api::namespaced(self.client.clone(), &self.key.namespace);
+        let this = Preconditions { uid: found.uid(), resource_version: None };
+        self.metrics.written(&K::kind(&()));
+        match api.delete(name, &DeleteParams::background().preconditions(this)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+            Err(source) => Err(ApplyError::Api { what: format!("{} {name}", K::kind(&())), source }),
+        }
+    }
+
+    fn is_ours(&self, found: &impl kube::ResourceExt) -> bool {
+        found.owner_references().iter().any(|owner| owner.uid == self.uid)
+    }
+}
+
+/// Whether an object that was kept belongs to this pipeline.
+#[must_use]
+pub fn ours<K: Resource>(kept: Option<Kept<K>>, uid: &str) -> Option<Arc<K>> {
+    kept?.ok().filter(|found| found.meta().owner_references.iter().flatten().any(|owner| owner.uid == uid))
+}
+
+/// A hash of what is written of an object: not of its status, its versions, or its number of workers, which have other writers.
+fn hash(object: &impl Serialize) -> String {
+    let mut object = serde_json::to_value(object).unwrap_or_default();
+    if let Value::Object(map) = &mut object {
+        map.remove("status");
+        if let Some(Value::Object(metadata)) = map.get_mut("metadata") {
+            for key in ["resourceVersion", "managedFields", "generation"] {
+                metadata.remove(key);
+            }
+        }
+        if let Some(Value::Object(spec)) = map.get_mut("spec") {
+            spec.remove("replicas");
+        }
+    }
+    short_hash(object.to_string().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::apps::v1::Deployment;
+    use serde_json::json;
+
+    fn deployment(value: &Value) -> Deployment {
+        serde_json::from_value(value.clone()).unwrap()
+    }
+
+    #[test]
+    fn what_others_write_is_no_difference() {
+        let one = json!({"metadata": {"name": "a", "resourceVersion": "1", "generation": 1},
+            "spec": {"replicas": 1, "selector": {}, "template": {}}, "status": {"replicas": 1}});
+        let mut other = one.clone();
+        other["metadata"]["resourceVersion"] = "2".into();
+        other["spec"]["replicas"] = 16.into();
+        other["status"]["replicas"] = 16.into();
+        assert_eq!(hash(&deployment(&one)), hash(&deployment(&other)));
+        other["metadata"]["labels"] = json!({"a": "b"});
+        assert_ne!(hash(&deployment(&one)), hash(&deployment(&other)));
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_no_obstacle() {
+        let api = |code: u16, cause: &str| ApplyError::Api {
+            what: "Service a".into(),
+            source: kube::Error::Api(Box::new(
+                serde_json::from_value(json!({"code": code, "message": "m",
+                "details": {"causes": [{"reason": cause}]}}))
+                .unwrap(),
+            )),
+        };
+        assert_eq!(api(500, "").obstacle(), None);
+        assert_eq!(api(409, "").obstacle(), None);
+        assert_eq!(api(403, "").obstacle(), Some(Obstacle::Forbidden("Service a: m".into())));
+        assert_eq!(api(422, "").obstacle(), Some(Obstacle::Refused("Service a: m".into())));
+        assert!(api(403, "NamespaceTerminating").is_ending());
+        assert!(!api(403, "").is_ending());
+    }
+}

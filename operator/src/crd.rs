@@ -1,0 +1,262 @@
+//! Takes the types, gives the CustomResourceDefinition: bounded everywhere, with rules between fields.
+//!
+//! Rules are CEL and run at every write. None ties `replicas` to the bounds of the scaling: rules run on writes of the scale
+//! subresource too, and another scaler would only get errors; the operator clamps and says so.
+
+use kube::CustomResourceExt;
+use serde_json::{Map, Value, json};
+
+use crate::types::DataPipeline;
+
+/// Bounds of what Kubernetes' own types leave open. A stored object has at most 1.5 MB; the cost of rules is estimated from these.
+const STRING: u64 = 4096;
+const ITEMS: u64 = 64;
+
+/// One rule between fields.
+struct Rule {
+    /// Where it stands, from the schema of the whole object.
+    at: &'static [&'static str],
+    /// The field that is named, from there.
+    field: &'static str,
+    rule: &'static str,
+    message: &'static str,
+    reason: &'static str,
+}
+
+const SPEC: &[&str] = &["spec"];
+const INVALID: &str = "FieldValueInvalid";
+const FORBIDDEN: &str = "FieldValueForbidden";
+
+const RULES: &[Rule] = &[
+    Rule {
+        at: &[],
+        // The schema does not list metadata, so no path may lead there.
+        field: "",
+        rule: "size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        message: "metadata.name must be at most 52 lower-case letters, digits and minus, beginning with a letter: names of workers are made of it",
+        reason: INVALID,
+    },
+    Rule {
+        at: SPEC,
+        field: ".streams",
+        rule: "self.suspend || oldSelf.suspend || self.streams == oldSelf.streams",
+        message: "may change only while the pipeline is suspended, because trainers read by them; set spec.suspend to true first",
+        reason: FORBIDDEN,
+    },
+    Rule {
+        at: SPEC,
+        field: ".processor",
+        rule: "self.suspend || oldSelf.suspend || self.processor == oldSelf.processor",
+        message: "may change only while the pipeline is suspended, because trainers read by it; set spec.suspend to true first",
+        reason: FORBIDDEN,
+    },
+    Rule {
+        at: SPEC,
+        field: ".limits",
+        rule: "self.suspend || oldSelf.suspend || self.limits == oldSelf.limits",
+        message: "may change only while the pipeline is suspended, because they decide which records are bad; set spec.suspend to true first",
+        reason: FORBIDDEN,
+    },
+    Rule {
+        at: SPEC,
+        field: ".updateStrategy.maxSurge",
+        rule: "self.placement.spread.mode != 'OnePerNode' || !has(self.updateStrategy) || !has(self.updateStrategy.maxSurge) || string(self.updateStrategy.maxSurge) in ['0', '0%']",
+        message: "must be 0 or absent with placement.spread.mode OnePerNode: there is no node for one more",
+        reason: INVALID,
+    },
+    Rule {
+        at: SPEC,
+        field: ".cache.fetch",
+        rule: "quantity(string(self.cache.fetch)).compareTo(quantity(string(self.limits.maxSampleBytes))) >= 0",
+        message: "cannot hold the files of one record at its limit; raise it or lower limits.maxSampleBytes",
+        reason: INVALID,
+    },
+    Rule {
+        at: &["spec", "updateStrategy"],
+        field: ".maxUnavailable",
+        rule: "!has(self.maxSurge) || !(string(self.maxSurge) in ['0', '0%']) || !has(self.maxUnavailable) || !(string(self.maxUnavailable) in ['0', '0%'])",
+        message: "must not be 0 together with maxSurge: nothing could ever be replaced",
+        reason: INVALID,
+    },
+    Rule {
+        at: &["spec", "autoscaling"],
+        field: ".minReplicas",
+        rule: "self.minReplicas <= self.maxReplicas",
+        message: "must not be more than maxReplicas",
+        reason: INVALID,
+    },
+    Rule {
+        at: &["spec", "limits"],
+        field: ".maxSampleBytes",
+        rule: "quantity(string(self.maxSampleBytes)).compareTo(quantity(string(self.maxImageBytes))) >= 0",
+        message: "must be at least maxImageBytes",
+        reason: INVALID,
+    },
+    Rule {
+        at: &["spec", "limits"],
+        field: ".maxLineBytes",
+        rule: "quantity(string(self.maxLineBytes)).compareTo(quantity('1Ki')) >= 0 && quantity(string(self.maxLineBytes)).compareTo(quantity('1Gi')) <= 0",
+        message: "must be 1Ki to 1Gi",
+        reason: INVALID,
+    },
+    Rule {
+        at: &["spec", "limits"],
+        field: ".maxImageBytes",
+        rule: "quantity(string(self.maxImageBytes)).compareTo(quantity('1')) >= 0 && quantity(string(self.maxImageBytes)).compareTo(quantity('2Gi')) <= 0",
+        message: "must be 1 to 2Gi",
+        reason: INVALID,
+    },
+    Rule {
+        at: &["spec", "cache"],
+        field: ".sharedMemory",
+        rule: "quantity(string(self.sharedMemory)).compareTo(quantity('16Mi')) >= 0 && quantity(string(self.sharedMemory)).compareTo(quantity('4Ti')) <= 0",
+        message: "must be 16Mi to 4Ti",
+        reason: INVALID,
+    },
+    Rule {
+        at: &["spec", "processor"],
+        field: ".minPixels",
+        rule: "!has(self.minPixels) || !has(self.maxPixels) || self.minPixels <= self.maxPixels",
+        message: "must not be more than maxPixels",
+        reason: INVALID,
+    },
+    Rule {
+        at: &["spec", "streams", "items", "datasets", "items"],
+        field: ".recordFormat",
+        rule: "!has(self.template) || self.recordFormat == 'Auto'",
+        message: "must be absent beside a template, which says itself what records become",
+        reason: INVALID,
+    },
+    Rule {
+        at: &["spec", "worker"],
+        field: ".labels",
+        rule: "!has(self.labels) || !self.labels.exists(key, key.startsWith('feedmill.dev/') || key.startsWith('app.kubernetes.io/'))",
+        message: "must not have keys of feedmill.dev/ or app.kubernetes.io/: the operator finds its workers by them",
+        reason: FORBIDDEN,
+    },
+    Rule {
+        at: &["spec", "worker"],
+        field: ".serviceAccountAnnotations",
+        rule: "!has(self.serviceAccountName) || !has(self.serviceAccountAnnotations)",
+        message: "must be absent beside serviceAccountName: an account that exists is not changed",
+        reason: FORBIDDEN,
+    },
+];
+
+/// The definition as JSON.
+///
+/// # Panics
+/// Never outside of this crate's tests: it depends on nothing but the types, and a test makes it.
+#[must_use]
+pub fn definition() -> Value {
+    let mut definition = serde_json::to_value(DataPipeline::crd()).unwrap_or_default();
+    if let Some(schema) = definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
+        finish(schema);
+        for pointer in [
+            "/properties/spec/properties/disruptionBudget/properties/maxUnavailable",
+            "/properties/spec/properties/updateStrategy/properties/maxSurge",
+            "/properties/spec/properties/updateStrategy/properties/maxUnavailable",
+        ] {
+            if let Some(Value::Object(number)) = schema.pointer_mut(pointer) {
+                number.insert("pattern".into(), json!("^([0-9]|[1-9][0-9]|100)%$"));
+                number.insert("minimum".into(), json!(0));
+                number.insert("maximum".into(), json!(10_000));
+            }
+        }
+        for rule in RULES {
+            add(schema, rule);
+        }
+    }
+    definition
+}
+
+/// The definition as YAML.
+///
+/// # Errors
+/// None that can be met: the definition is plain JSON.
+pub fn yaml() -> Result<String, serde_saphyr::ser::Error> {
+    serde_saphyr::to_string(&definition())
+}
+
+/// The definition as the chart installs it: kept when the chart goes, unless told otherwise.
+///
+/// # Errors
+/// As [`yaml`].
+pub fn template() -> Result<String, serde_saphyr::ser::Error> {
+    const KEEP: &str = "metadata:\n  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n";
+    let definition = yaml()?.replacen("metadata:\n", KEEP, 1);
+    Ok(format!("{{{{- if .Values.crds.enabled }}}}\n{definition}{{{{- end }}}}\n"))
+}
+
+fn add(schema: &mut Value, rule: &Rule) {
+    let at = rule.at.iter().fold(String::new(), |path, part| match *part {
+        "items" => path + "/items",
+        part => path + "/properties/" + part,
+    });
+    let Some(Value::Object(target)) = schema.pointer_mut(&at) else { return };
+    let rules = target.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
+    if let Value::Array(rules) = rules {
+        let mut written = json!({"rule": rule.rule, "message": rule.message, "reason": rule.reason});
+        if !rule.field.is_empty() {
+            written["fieldPath"] = rule.field.into();
+        }
+        rules.push(written);
+    }
+}
+
+/// Makes a schema structural and bounded, all the way down.
+fn finish(schema: &mut Value) {
+    let Value::Object(map) = schema else { return };
+    for key in ["nullable", "title", "$schema", "examples"] {
+        map.remove(key);
+    }
+    if map.contains_key("properties") && map.get("additionalProperties") == Some(&Value::Bool(false)) {
+        map.remove("additionalProperties");
+    }
+    // Any value at all.
+    if map.get("additionalProperties") == Some(&Value::Bool(true)) {
+        map.remove("additionalProperties");
+        map.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
+    }
+    if map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
+        // Said by the extension; Kubernetes allows nothing else beside it.
+        for key in ["format", "type", "anyOf"] {
+            map.remove(key);
+        }
+        map.entry("maxLength").or_insert_with(|| json!(64));
+    }
+    match map.get("type").and_then(Value::as_str) {
+        Some("integer") => whole(map),
+        Some("string") if !map.contains_key("enum") => {
+            map.entry("maxLength").or_insert_with(|| json!(STRING));
+        }
+        Some("array") => {
+            map.entry("maxItems").or_insert_with(|| json!(ITEMS));
+        }
+        Some("object") if map.contains_key("additionalProperties") => {
+            map.entry("maxProperties").or_insert_with(|| json!(ITEMS));
+        }
+        _ => {}
+    }
+    if let Some(Value::Object(properties)) = map.get_mut("properties") {
+        properties.values_mut().for_each(finish);
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(inner) = map.get_mut(key) {
+            finish(inner);
+        }
+    }
+}
+
+/// Kubernetes knows int32 and int64 only, and refuses what is larger.
+fn whole(map: &mut Map<String, Value>) {
+    let most = map.get("maximum").and_then(Value::as_f64);
+    let small = map.get("format").and_then(Value::as_str).is_some_and(|format| format == "int32");
+    let fits = most.is_some_and(|most| most <= f64::from(i32::MAX));
+    map.insert("format".into(), json!(if small || fits { "int32" } else { "int64" }));
+    map.entry("minimum").or_insert_with(|| json!(0));
+    map.entry("maximum").or_insert_with(|| if small { json!(i32::MAX) } else { json!((1_i64 << 53) - 1) });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! Takes a Lease, gives the right to act: one of several operators has it at a time.
+//!
+//! A Lease is written by PUT with its resource version, so that of two who take it one fails. When it has run out is judged by
+//! one's own clock from the time at which its last change was seen, never by what stands in it. Whoever loses it ends the process.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+/// How long a Lease that is not renewed is honoured.
+pub const DURATION: Duration = Duration::from_secs(15);
+/// A holder that could not renew for this long gives up, before others may take over.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+/// How often it is renewed or looked at.
+pub const RETRY: Duration = Duration::from_secs(2);
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// There is no Lease.
+    Create,
+    /// It is mine, given back, or has run out.
+    Take,
+    /// Somebody else has it.
+    Wait,
+}
+
+/// What was seen of a Lease, and since when it has not changed.
+#[derive(Clone, Debug, PartialEq)]
+struct Sight {
+    spec: LeaseSpec,
+    since: Instant,
+}
+
+fn step(me: &str, lease: Option<&LeaseSpec>, sight: Option<&Sight>, now: Instant) -> Step {
+    let Some(lease) = lease else { return Step::Create };
+    let holder = lease.holder_identity.as_deref().unwrap_or_default();
+    if holder.is_empty() || holder == me {
+        return Step::Take;
+    }
+    let lasts = lease
+        .lease_duration_seconds
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map_or(DURATION, Duration::from_secs);
+    match sight {
+        Some(sight) if sight.spec == *lease && now.saturating_duration_since(sight.since) > lasts => {
+            Step::Take
+        }
+        _ => Step::Wait,
+    }
+}
+
+/// A candidate for a Lease.
+pub struct Candidate {
+    api: Api<Lease>,
+    name: String,
+    me: String,
+    sight: Option<Sight>,
+}
+
+/// The right to act was lost.
+#[derive(Debug, thiserror::Error)]
+#[error("the lease {name} could not be renewed for {} s", DEADLINE.as_secs())]
+pub struct Lost {
+    name: String,
+}
+
+impl Candidate {
+    /// A candidate under a name that no other has.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str, name: &str, me: &str) -> Self {
+        Self { api: Api::namespaced(client, namespace), name: name.into(), me: me.into(), sight: None }
+    }
+
+    /// Tries once to take or renew. False: somebody else has it.
+    async fn attempt(&mut self, now: Instant, stamp: Timestamp) -> Result<bool, kube::Error> {
+        let found = self.api.get_opt(&self.name).await?;
+        let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());
+        match step(&self.me, spec, self.sight.as_ref(), now) {
+            Step::Create => {
+                let lease = Lease {
+                    metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+                    spec: Some(self.held(None, stamp)),
+                };
+                accepted(self.api.create(&PostParams::default(), &lease).await)
+            }
+            Step::Take => {
+                let Some(mut lease) = found else { return Ok(false) };
+                lease.spec = Some(self.held(lease.spec.as_ref(), stamp));
+                accepted(self.api.replace(&self.name, &PostParams::default(), &lease).await)
+            }
+            Step::Wait => {
+                let spec = spec.cloned().unwrap_or_default();
+                if self.sight.as_ref().is_none_or(|sight| sight.spec != spec) {
+                    self.sight = Some(Sight { spec, since: now });
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    fn held(&self, before: Option<&LeaseSpec>, stamp: Timestamp) -> LeaseSpec {
+        let mine = before.filter(|before| before.holder_identity.as_deref() == Some(&self.me));
+        let transitions = before.map_or(0, |before| {
+            before.lease_transitions.unwrap_or_default().saturating_add(i32::from(mine.is_none()))
+        });
+        let acquired = mine.and_then(|mine| mine.acquire_time.clone());
+        LeaseSpec {
+            holder_identity: Some(self.me.clone()),
+            lease_duration_seconds: Some(15),
+            acquire_time: Some(acquired.unwrap_or(MicroTime(stamp))),
+            renew_time: Some(MicroTime(stamp)),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+
+    /// Waits until the right to act is had.
+    pub async fn acquire(&mut self) {
+        loop {
+            match self.attempt(clock(), Timestamp::now()).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(error = %error, "the lease cannot be read or written; trying again")
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// Renews for ever.
+    ///
+    /// # Errors
+    /// It could not be renewed in time, or somebody else has it.
+    pub async fn hold(&mut self) -> Result<std::convert::Infallible, Lost> {
+        // Whoever else is seen from now on has taken it.
+        self.sight = None;
+        let mut renewed = clock();
+        loop {
+            tokio::time::sleep(RETRY).await;
+            let now = clock();
+            let left = DEADLINE.saturating_sub(now.saturating_duration_since(renewed));
+            match tokio::time::timeout(left, self.attempt(now, Timestamp::now())).await {
+                Ok(Ok(true)) => renewed = now,
+                // Only somebody else's name in it makes it lost; another writer is met again in a moment.
+                Ok(Ok(false)) if self.sight.is_none() => {
+                    tracing::warn!("the lease was written by another meanwhile; trying again");
+                }
+                Ok(Ok(false)) => return Err(Lost { name: self.name.clone() }),
+                Ok(Err(error)) => {
+                    tracing::warn!(error = %error, "the lease could not be renewed; trying again")
+                }
+                Err(_) => return Err(Lost { name: self.name.clone() }),
+            }
+        }
+    }
+
+    /// Gives it back, so that another need not wait for it to run out.
+    pub async fn release(&mut self) {
+        let given = async {
+            let Some(mut lease) = self.api.get_opt(&self.name).await? else { return Ok(()) };
+            if let Some(spec) =
+                lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(&self.me))
+            {
+                spec.holder_identity = None;
+                spec.lease_duration_seconds = Some(1);
+                self.api.replace(&self.name, &PostParams::default(), &lease).await?;
+            }
+            Ok::<(), kube::Error>(())
+        };
+        match tokio::time::timeout(RETRY, given).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(error = %error, "the lease could not be given back; it runs out")
+            }
+            Err(_) => tracing::warn!("the lease could not be given back in time; it runs out"),
+        }
+    }
+}
+
+/// Another one was faster: no error.
+fn accepted<T>(result: Result<T, kube::Error>) -> Result<bool, kube::Error> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "leases are judged by one's own clock")]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(holder: &str, renewed: i64) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(holder.into()),
+            lease_duration_seconds: Some(15),
+            renew_time: Some(MicroTime(Timestamp::from_second(renewed).unwrap())),
+            ..LeaseSpec::default()
+        }
+    }
+
+    #[test]
+    fn a_lease_runs_out_by_ones_own_clock_only() {
+        let start = clock();
+        let other = lease("other", 0);
+        let sight = Sight { spec: other.clone(), since: start };
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(step("me", None, None, start), Step::Create);
+        assert_eq!(step("me", Some(&lease("me", 0)), None, start), Step::Take);
+        assert_eq!(step("me", Some(&lease("", 0)), None, start), Step::Take);
+        // However old the time in it, it is honoured from when it was first seen.
+        assert_eq!(step("me", Some(&other), None, start), Step::Wait);
+        assert_eq!(step("me", Some(&other), Some(&sight), after(15)), Step::Wait);
+        assert_eq!(step("me", Some(&other), Some(&sight), after(16)), Step::Take);
+        assert_eq!(step("me", Some(&lease("other", 10)), Some(&sight), after(16)), Step::Wait);
+    }
+}

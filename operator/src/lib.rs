@@ -1,0 +1,63 @@
+//! Takes DataPipelines, gives worker fleets on Kubernetes.
+//!
+//! ```text
+//!  watches, scrapes ─► observe ─► validate ─► desired ─► apply ─► status
+//!                      caches     pure        pure       writes    writes
+//!                         └──────────── reconcile, one pipeline ───────┘
+//!                                  run: lease, queue, many pipelines
+//! ```
+#![forbid(unsafe_code)]
+
+/// The resource as the cluster stores it.
+pub mod types;
+
+/// The CustomResourceDefinition.
+pub mod crd;
+
+/// What exists.
+pub mod observe;
+
+/// What workers say of themselves.
+pub mod scrape;
+
+/// Stored resource → pipeline whose fields agree.
+pub mod validate;
+
+/// Which plan is recorded, and whether workers agree with it.
+pub mod plan;
+
+/// The objects that a pipeline should consist of.
+pub mod desired;
+
+/// The template of workers, kept over upgrades of the operator.
+pub mod template;
+
+/// Writing them, and nothing of others.
+pub mod apply;
+
+/// The number of workers and who goes first.
+pub mod size;
+
+/// How evenly workers are spread.
+pub mod spread;
+
+/// Conditions and figures.
+pub mod status;
+
+/// The five steps, for one pipeline.
+pub mod reconcile;
+
+/// Which pipeline is worked on when.
+pub mod queue;
+
+/// One operator acts at a time.
+pub mod leader;
+
+/// What is counted.
+pub mod metrics;
+
+/// Arguments → settings.
+pub mod settings;
+
+/// Settings → a running operator.
+pub mod run;

@@ -1,0 +1,265 @@
+//! What is kept of a pod.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::ResourceExt as _;
+
+use crate::desired::WORKER;
+
+/// Says which of a ReplicaSet's pods goes first when it has too many.
+pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// The template's hash, as the Deployment labels its pods.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+/// The most of a dying worker's own words that is told.
+const MAX_WORDS: usize = 400;
+
+/// What is kept of a worker's pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerPod {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uid: String,
+    /// Its node; none while it waits for one.
+    pub node: Option<String>,
+    /// Its address, once it has one.
+    pub address: Option<IpAddr>,
+    /// Whether it serves.
+    pub ready: bool,
+    /// Whether it is told to go.
+    pub leaving: bool,
+    /// Whether it is over: evicted, failed or done.
+    pub over: bool,
+    /// When it was made, in seconds.
+    pub made: i64,
+    /// Its template.
+    pub template: Option<String>,
+    /// What it costs to delete it, as annotated.
+    pub deletion_cost: Option<i32>,
+    /// What is wrong with it.
+    pub trouble: Option<Trouble>,
+}
+
+/// What is wrong with a pod, worst last.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// There is no node for it.
+    Unschedulable(String),
+    /// Something it needs, such as a Secret, is missing or wrong.
+    CannotStart(String),
+    /// Its image cannot be had.
+    Image(String),
+    /// It was killed because it took more memory than it may.
+    OutOfMemory(String),
+    /// Its program ends.
+    Crashes(String),
+}
+
+impl Trouble {
+    /// The reason, as conditions have it.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unschedulable(_) => "Unschedulable",
+            Self::CannotStart(_) => "WorkerCannotStart",
+            Self::Image(_) => "ImagePullFailed",
+            Self::OutOfMemory(_) => "OutOfMemory",
+            Self::Crashes(_) => "WorkerCrashes",
+        }
+    }
+
+    /// What was said about it.
+    #[must_use]
+    pub fn words(&self) -> &str {
+        match self {
+            Self::Unschedulable(words)
+            | Self::CannotStart(words)
+            | Self::Image(words)
+            | Self::OutOfMemory(words)
+            | Self::Crashes(words) => words,
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Unschedulable(_) => {
+                "add nodes, lower spec.worker.resources or spec.cache, or change spec.placement"
+            }
+            Self::CannotStart(_) => {
+                "make the Secret or ConfigMap that it names, or correct the name in the spec"
+            }
+            Self::Image(_) => "correct spec.worker.image or give its imagePullSecrets",
+            Self::OutOfMemory(_) => "raise spec.worker.resources.limits.memory or lower spec.cache",
+            Self::Crashes(_) => "see `kubectl logs` of the pod; the last line says what to change",
+        }
+    }
+}
+
+impl From<Pod> for WorkerPod {
+    fn from(pod: Pod) -> Self {
+        let status = pod.status.clone().unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let ready =
+            conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let container = status.container_statuses.unwrap_or_default();
+        let container = container.iter().find(|container| container.name == WORKER);
+        let waiting_for_node = conditions.iter().find(|condition| {
+            condition.type_ == "PodScheduled" && condition.reason.as_deref() == Some("Unschedulable")
+        });
+        let trouble = match (waiting_for_node, container) {
+            (Some(condition), _) => {
+                Some(Trouble::Unschedulable(short(condition.message.as_deref().unwrap_or_default())))
+            }
+            (None, Some(container)) if !ready => trouble(container),
+            _ => None,
+        };
+        Self {
+            name: pod.name_any(),
+            uid: pod.uid().unwrap_or_default(),
+            node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+            address: status.pod_ip.and_then(|address| address.parse().ok()),
+            ready,
+            leaving: pod.metadata.deletion_timestamp.is_some(),
+            over: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
+            made: pod.creation_timestamp().map_or(0, |time| time.0.as_second()),
+            template: pod.labels().get(TEMPLATE_HASH).cloned(),
+            deletion_cost: pod.annotations().get(DELETION_COST).and_then(|cost| cost.parse().ok()),
+            trouble,
+        }
+    }
+}
+
+impl WorkerPod {
+    /// Whether it is, or will be, part of the fleet.
+    #[must_use]
+    pub fn stays(&self) -> bool {
+        !self.leaving && !self.over
+    }
+
+    /// Whether it serves and stays.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        self.ready && self.stays()
+    }
+}
+
+/// What is wrong with a container that is not ready.
+fn trouble(container: &ContainerStatus) -> Option<Trouble> {
+    let state = container.state.as_ref();
+    let ended = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| {
+        state.and_then(|state| state.terminated.clone())
+    };
+    let died = ended(state).or_else(|| ended(container.last_state.as_ref()));
+    if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
+        let words = short(waiting.message.as_deref().unwrap_or_default());
+        match waiting.reason.as_deref() {
+            Some(
+                "ErrImagePull"
+                | "ImagePullBackOff"
+                | "InvalidImageName"
+                | "ErrImageNeverPull"
+                | "ImageInspectError"
+                | "RegistryUnavailable",
+            ) => return Some(Trouble::Image(words)),
+            Some("CreateContainerConfigError" | "CreateContainerError" | "RunContainerError") => {
+                return Some(Trouble::CannotStart(words));
+            }
+            _ => {}
+        }
+    }
+    let died = died?;
+    if died.exit_code == 0 {
+        return None;
+    }
+    let words = died.message.as_deref().map(str::trim).filter(|words| !words.is_empty());
+    let words = words.map_or_else(|| format!("exit code {}", died.exit_code), last_line);
+    Some(match died.reason.as_deref() {
+        Some("OOMKilled") => Trouble::OutOfMemory(words),
+        _ => Trouble::Crashes(words),
+    })
+}
+
+/// The last line says what ended the program.
+fn last_line(words: &str) -> String {
+    short(words.lines().last().unwrap_or_default())
+}
+
+fn short(words: &str) -> String {
+    words.chars().take(MAX_WORDS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(status: Value) -> WorkerPod {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "labels": {"pod-template-hash": "t"}},
+            "spec": {"containers": [], "nodeName": "n1"},
+            "status": status,
+        }))
+        .unwrap();
+        pod.into()
+    }
+
+    fn container(state: &Value, last: &Value) -> Value {
+        json!({"podIP": "10.0.0.1", "containerStatuses": [{
+            "name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 1, "state": state, "lastState": last,
+        }]})
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_pod_is_told_in_its_own_words() {
+        let none = json!({});
+        let crash = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "INFO listening\nERROR access denied"}});
+        let back_off = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}});
+        let cases = [
+            (container(&crash, &none), Some(("WorkerCrashes", "ERROR access denied"))),
+            (container(&back_off, &crash), Some(("WorkerCrashes", "ERROR access denied"))),
+            (
+                container(&json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), &none),
+                Some(("OutOfMemory", "exit code 137")),
+            ),
+            (
+                container(
+                    &json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
+                    &none,
+                ),
+                Some(("ImagePullFailed", "no such image")),
+            ),
+            (
+                container(
+                    &json!({"waiting": {"reason": "CreateContainerConfigError", "message": "secret \"x\" not found"}}),
+                    &none,
+                ),
+                Some(("WorkerCannotStart", "secret \"x\" not found")),
+            ),
+            (
+                json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]}),
+                Some(("Unschedulable", "0/3 nodes")),
+            ),
+            (container(&json!({"running": {}}), &none), None),
+            (container(&json!({"terminated": {"exitCode": 0}}), &none), None),
+            (json!({}), None),
+        ];
+        for (status, expected) in cases {
+            let trouble = pod(status.clone()).trouble;
+            let found = trouble.as_ref().map(|trouble| (trouble.reason(), trouble.words()));
+            assert_eq!(found, expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_over_or_leaving_is_no_part_of_the_fleet() {
+        let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "podIP": "10.0.0.1"});
+        let good = pod(ready);
+        assert!(good.serves());
+        assert_eq!((good.node.as_deref(), good.template.as_deref()), (Some("n1"), Some("t")));
+        assert!(!pod(json!({"phase": "Failed", "reason": "Evicted"})).stays());
+        assert!(!WorkerPod { leaving: true, ..good }.serves());
+    }
+}

@@ -1,0 +1,153 @@
+//! Takes what workers say of their plans, gives the plan that is recorded and whether all agree. Pure.
+//!
+//! The first plan that all serving workers agree on is recorded and mounted by workers; one that computes another stays
+//! unready. So data that changes under a running training is seen, and never mixed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use feedmill_protocol::report::{WorkerState, WorkerStatus};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt as _;
+
+use crate::desired::PLAN_INPUTS;
+
+/// A recorded plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// A hash of the part of the spec that it belongs to.
+    pub inputs: String,
+    /// The digest of each stream.
+    pub digests: BTreeMap<String, String>,
+}
+
+impl Agreed {
+    /// Reads a recorded plan.
+    #[must_use]
+    pub fn read(map: &ConfigMap) -> Self {
+        Self {
+            inputs: map.annotations().get(PLAN_INPUTS).cloned().unwrap_or_default(),
+            digests: map.data.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// Whether workers agree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Consistency {
+    /// No worker has computed a plan yet.
+    Unknown,
+    /// All do, by the recorded plan.
+    Agree,
+    /// Some have another plan.
+    Differ {
+        /// The stream.
+        stream: String,
+        /// Those that differ, by name.
+        workers: Vec<String>,
+        /// What the first of them has.
+        theirs: String,
+        /// What is recorded, or what the others have.
+        recorded: String,
+    },
+}
+
+/// Decides which plan stands recorded, and whether the workers agree with it.
+#[must_use]
+pub fn decide(
+    inputs: &str,
+    suspended: bool,
+    recorded: Option<Agreed>,
+    workers: &[(&str, &WorkerStatus)],
+) -> (Option<Agreed>, Consistency) {
+    if suspended {
+        return (None, Consistency::Unknown);
+    }
+    let recorded = recorded.filter(|recorded| recorded.inputs == inputs && !recorded.digests.is_empty());
+    let known: Vec<&(&str, &WorkerStatus)> =
+        workers.iter().filter(|(_, status)| !status.streams.is_empty()).collect();
+    if let Some(recorded) = recorded {
+        let consistency = match other(&known, &recorded.digests) {
+            Some(differ) => differ,
+            None if known.is_empty() => Consistency::Unknown,
+            None => Consistency::Agree,
+        };
+        return (Some(recorded), consistency);
+    }
+    let serving = known.iter().find(|(_, status)| status.state == WorkerState::Ready);
+    let Some((_, first)) = serving else { return (None, Consistency::Unknown) };
+    let digests: BTreeMap<String, String> =
+        first.streams.iter().map(|(name, stream)| (name.clone(), stream.plan.clone())).collect();
+    match other(&known, &digests) {
+        Some(differ) => (None, differ),
+        None => (Some(Agreed { inputs: inputs.to_owned(), digests }), Consistency::Agree),
+    }
+}
+
+/// The first stream in which somebody has another plan.
+fn other(workers: &[&(&str, &WorkerStatus)], digests: &BTreeMap<String, String>) -> Option<Consistency> {
+    digests.iter().find_map(|(stream, recorded)| {
+        let differing: Vec<(&str, &str)> = workers
+            .iter()
+            .filter_map(|(name, status)| {
+                let theirs = status.streams.get(stream)?.plan.as_str();
+                (theirs != recorded).then_some((*name, theirs))
+            })
+            .collect();
+        let (_, theirs) = *differing.first()?;
+        let workers: BTreeSet<&str> = differing.iter().map(|(name, _)| *name).collect();
+        Some(Consistency::Differ {
+            stream: stream.clone(),
+            workers: workers.into_iter().map(str::to_owned).collect(),
+            theirs: theirs.to_owned(),
+            recorded: recorded.clone(),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scrape::tests::worker;
+
+    fn agreed(plan: &str) -> Agreed {
+        Agreed { inputs: "i".into(), digests: BTreeMap::from([("train".into(), plan.into())]) }
+    }
+
+    #[test]
+    fn the_first_agreed_plan_is_recorded_and_stays() {
+        let (one, two, other) = (worker("a"), worker("a"), worker("b"));
+        let all: [(&str, &WorkerStatus); 2] = [("w1", &one), ("w2", &two)];
+        assert_eq!(decide("i", false, None, &all), (Some(agreed("a")), Consistency::Agree));
+        // Nobody has computed anything: what is recorded stays.
+        assert_eq!(decide("i", false, Some(agreed("a")), &[]), (Some(agreed("a")), Consistency::Unknown));
+        // Even when all workers are replaced by others with another plan.
+        let (kept, consistency) = decide("i", false, Some(agreed("a")), &[("w3", &other)]);
+        assert_eq!(kept, Some(agreed("a")));
+        let Consistency::Differ { workers, theirs, recorded, .. } = consistency else { panic!() };
+        assert_eq!((workers, theirs.as_str(), recorded.as_str()), (vec!["w3".to_owned()], "b", "a"));
+    }
+
+    #[test]
+    fn nothing_is_recorded_while_the_first_workers_differ() {
+        let (one, other) = (worker("a"), worker("b"));
+        let (kept, consistency) = decide("i", false, None, &[("w1", &one), ("w2", &other)]);
+        assert_eq!(kept, None);
+        assert!(matches!(consistency, Consistency::Differ { workers, .. } if workers == ["w2"]));
+    }
+
+    #[test]
+    fn a_suspended_pipeline_and_another_spec_forget_the_plan() {
+        let one = worker("a");
+        assert_eq!(decide("i", true, Some(agreed("a")), &[("w1", &one)]).0, None);
+        assert_eq!(decide("j", false, Some(agreed("a")), &[]).0, None);
+        let renewed = decide("j", false, Some(agreed("x")), &[("w1", &one)]).0.unwrap();
+        assert_eq!((renewed.inputs.as_str(), renewed.digests["train"].as_str()), ("j", "a"));
+    }
+
+    #[test]
+    fn a_worker_that_only_starts_decides_nothing() {
+        let mut starting = worker("a");
+        starting.state = WorkerState::Starting;
+        assert_eq!(decide("i", false, None, &[("w1", &starting)]), (None, Consistency::Unknown));
+    }
+}

@@ -1,0 +1,474 @@
+//! Takes a pipeline's name, brings it a step nearer to what is wanted: observe → validate → desired → apply → status.
+//!
+//! | step | talks to the API server |
+//! |---|---|
+//! | observe | reads caches; one object that is not in them is asked for |
+//! | validate | no |
+//! | desired | no |
+//! | apply | writes objects that differ, then marks and the number of workers |
+//! | status | writes the status when it says something new, and events on edges |
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use feedmill_protocol::pipeline::spec::Purpose;
+use feedmill_protocol::report::WorkerStatus;
+use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
+use serde_json::json;
+
+use crate::apply::{Applied, Applier, ApplyError, ours};
+use crate::desired::{Installation, MANAGER, Names, SIZE_MANAGER, desired};
+use crate::metrics::Metrics;
+use crate::observe::pod::DELETION_COST;
+use crate::observe::{Cache, NodeFacts, WorkerPod, nobodys};
+use crate::plan::{self, Agreed};
+use crate::queue::Outcome;
+use crate::scrape::{Answers, figures};
+use crate::size::{self, FIRST_TO_GO};
+use crate::spread;
+use crate::status::{self, Edge, Facts, Obstacle, edges};
+use crate::template;
+use crate::types::{DataPipeline, DataPipelineStatus};
+use crate::validate::{Key, ValidatedPipeline, validate};
+
+/// Nothing happens without an event; this finds what no event tells, such as another node.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Everything that is known of the cluster.
+#[derive(Default)]
+pub struct Caches {
+    /// Pipelines.
+    pub pipelines: Arc<Cache<DataPipeline>>,
+    /// Deployments of workers.
+    pub deployments: Arc<Cache<Deployment>>,
+    /// Services.
+    pub services: Arc<Cache<Service>>,
+    /// ConfigMaps.
+    pub maps: Arc<Cache<ConfigMap>>,
+    /// Service accounts.
+    pub accounts: Arc<Cache<ServiceAccount>>,
+    /// Disruption budgets.
+    pub budgets: Arc<Cache<PodDisruptionBudget>>,
+    /// Network policies.
+    pub policies: Arc<Cache<NetworkPolicy>>,
+    /// Kept templates.
+    pub revisions: Arc<Cache<ControllerRevision>>,
+    /// Pods of workers.
+    pub pods: Arc<Cache<WorkerPod>>,
+    /// Nodes; none where they may not be read.
+    pub nodes: Option<Arc<Cache<NodeFacts>>>,
+}
+
+/// What all pipelines share.
+pub struct Context {
+    /// The API.
+    pub client: Client,
+    /// What is known to exist.
+    pub caches: Caches,
+    /// What workers said last.
+    pub answers: Arc<Answers>,
+    /// What the operator was installed with.
+    pub installation: Installation,
+    /// What was applied last.
+    pub applied: Applied,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    recorder: Recorder,
+    written: Mutex<HashMap<Key, Written>>,
+}
+
+/// What was written of a pipeline's status, for the time until the cache shows it.
+#[derive(Clone, Debug)]
+struct Written {
+    at: Instant,
+    status: DataPipelineStatus,
+    uid: String,
+}
+
+/// Why a pipeline could not be worked on. What people must repair stands in its status as well.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// Something could not be applied.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// The status could not be written.
+    #[error("cannot write the status")]
+    Status(#[source] kube::Error),
+    /// The object cannot be read.
+    #[error("the stored object cannot be read: {0}")]
+    Undecodable(Arc<str>),
+}
+
+impl Context {
+    /// A context whose caches are empty.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        caches: Caches,
+        answers: Arc<Answers>,
+        installation: Installation,
+        metrics: Arc<Metrics>,
+        identity: &str,
+    ) -> Self {
+        let reporter =
+            Reporter { controller: "feedmill.dev/operator".into(), instance: Some(identity.into()) };
+        Self {
+            recorder: Recorder::new(client.clone(), reporter),
+            client,
+            caches,
+            answers,
+            installation,
+            applied: Applied::default(),
+            metrics,
+            written: Mutex::default(),
+        }
+    }
+
+    /// Brings a pipeline a step nearer.
+    ///
+    /// # Errors
+    /// See [`ReconcileError`].
+    pub async fn reconcile(&self, key: &Key, now: Instant) -> Result<Outcome, ReconcileError> {
+        let raw = match self.caches.pipelines.get(key, &key.name) {
+            None => {
+                self.forget(key);
+                return Ok(Outcome::Gone);
+            }
+            Some(Err(error)) => {
+                self.undecodable(key, &error).await?;
+                return Err(ReconcileError::Undecodable(error));
+            }
+            Some(Ok(raw)) => raw,
+        };
+        if raw.metadata.deletion_timestamp.is_some() {
+            return Ok(Outcome::Again(LOOK_AGAIN));
+        }
+        let before = self.before(key, &raw);
+        let pipeline = match validate(&raw) {
+            Ok(pipeline) => pipeline,
+            Err(errors) => {
+                let generation = raw.metadata.generation.unwrap_or_default();
+                let new = status::invalid(&before, &key.name, generation, &errors, Timestamp::now());
+                return self.write_status(key, &raw, &before, new, now).await;
+            }
+        };
+        let observed = self.observe(&pipeline);
+        let (outcome, facts) = self.act(&pipeline, &observed).await;
+        let result = match outcome {
+            Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
+            other => other,
+        };
+        let obstacle = result.as_ref().err().and_then(ApplyError::obstacle);
+        let new = self.status(&before, &pipeline, &observed, &facts, obstacle.as_ref());
+        self.metrics.size(key, new.desired_replicas, new.ready_replicas);
+        let written = self.write_status(key, &raw, &before, new, now).await?;
+        result?;
+        Ok(written)
+    }
+
+    /// Observe: everything that exists of it.
+    fn observe(&self, pipeline: &ValidatedPipeline) -> Observed {
+        let (key, names) = (&pipeline.key, Names::of(&pipeline.key.name));
+        let pods = self.caches.pods.all(key);
+        let answers = pods
+            .iter()
+            .filter(|pod| pod.stays())
+            .filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?.answer.ok()?)))
+            .collect();
+        let revisions = self.caches.revisions.all(key).into_iter();
+        Observed {
+            deployment: ours(self.caches.deployments.get(key, &names.worker), &pipeline.uid),
+            plan: ours(self.caches.maps.get(key, &names.plan), &pipeline.uid),
+            revisions: revisions.filter_map(|revision| ours(Some(Ok(revision)), &pipeline.uid)).collect(),
+            pods,
+            answers,
+        }
+    }
+
+    /// Desired and apply.
+    async fn act(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+    ) -> (Result<(), ApplyError>, Decided) {
+        let workers = observed.workers();
+        let recorded = observed.plan.as_deref().map(Agreed::read);
+        let (agreed, consistency) =
+            plan::decide(&pipeline.plan_inputs, pipeline.size.suspended, recorded, &workers);
+        let kept: Vec<&ControllerRevision> = observed.revisions.iter().map(Arc::as_ref).collect();
+        let choice = template::choose(pipeline, &self.installation, &kept);
+        let decided = Decided { agreed, consistency, up_to_date: choice.current };
+        if pipeline.paused {
+            return (Ok(()), decided);
+        }
+        let wanted = desired(pipeline, &self.installation, choice.template.clone(), decided.agreed.as_ref());
+        let result = async {
+            self.keep_template(pipeline, &choice).await?;
+            let applier = Applier {
+                client: &self.client,
+                caches: &self.caches,
+                applied: &self.applied,
+                metrics: &self.metrics,
+                key: &pipeline.key,
+                uid: &pipeline.uid,
+            };
+            applier.apply(&wanted, pipeline.size.suspended).await?;
+            self.resize(pipeline, observed).await?;
+            self.drop_templates(pipeline, &choice).await
+        }
+        .await;
+        (result, decided)
+    }
+
+    async fn keep_template(
+        &self,
+        pipeline: &ValidatedPipeline,
+        choice: &template::Choice,
+    ) -> Result<(), ApplyError> {
+        let Some(revision) = &choice.keep else { return Ok(()) };
+        let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        self.metrics.written("ControllerRevision");
+        match api
+            .create(&PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() }, revision)
+            .await
+        {
+            Ok(_) => Ok(()),
+            // Kept a moment ago; the watch has not shown it yet.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(source) => {
+                Err(ApplyError::Api { what: format!("ControllerRevision {}", revision.name_any()), source })
+            }
+        }
+    }
+
+    async fn drop_templates(
+        &self,
+        pipeline: &ValidatedPipeline,
+        choice: &template::Choice,
+    ) -> Result<(), ApplyError> {
+        let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        for name in &choice.drop {
+            self.metrics.written("ControllerRevision");
+            match api.delete(name, &DeleteParams::background()).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(source) => {
+                    return Err(ApplyError::Api { what: format!("ControllerRevision {name}"), source });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of workers, and before it is lowered the marks of those that go.
+    async fn resize(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
+        let names = Names::of(&pipeline.key.name);
+        // Just created: the watch wakes this pipeline again.
+        let Some(deployment) = &observed.deployment else { return Ok(()) };
+        let current = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+        let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        let step = size::step(current, pipeline.size.workers, &pods);
+        let marks = step.mark.iter().map(|name| (name, json!(FIRST_TO_GO.to_string())));
+        let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        for (name, cost) in marks {
+            let patch = json!({"metadata": {"annotations": {DELETION_COST: cost}}});
+            self.metrics.written("Pod");
+            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(source) => return Err(ApplyError::Api { what: format!("Pod {name}"), source }),
+            }
+        }
+        let Some(workers) = step.write else { return Ok(()) };
+        let what = || format!("Deployment {}", names.worker);
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        let body = json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": names.worker, "uid": deployment.uid()},
+            "spec": {"replicas": workers},
+        });
+        self.metrics.written("Deployment");
+        let parameters = PatchParams::apply(SIZE_MANAGER).force();
+        api.patch(&names.worker, &parameters, &Patch::Apply(&body))
+            .await
+            .map_err(|source| ApplyError::Api { what: what(), source })?;
+        tracing::info!(pipeline = %pipeline.key, from = current, to = workers, "the number of workers changes");
+        Ok(())
+    }
+
+    fn status(
+        &self,
+        before: &DataPipelineStatus,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+        decided: &Decided,
+        obstacle: Option<&Obstacle>,
+    ) -> DataPipelineStatus {
+        let workers = observed.workers();
+        let statuses: Vec<&WorkerStatus> = workers.iter().map(|(_, status)| *status).collect();
+        let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        let nodes = self.caches.nodes.as_ref().map(|nodes| nodes.all(&nobodys()));
+        let nodes: Option<Vec<&NodeFacts>> =
+            nodes.as_ref().map(|nodes| nodes.iter().map(Arc::as_ref).collect());
+        let labels = &self.installation.accelerator_labels;
+        let facts = Facts {
+            pipeline,
+            pods: &observed.pods,
+            deployment: observed.deployment.as_deref(),
+            workers: &workers,
+            agreed: decided.agreed.as_ref(),
+            consistency: &decided.consistency,
+            placement: spread::measure(&pipeline.placement, labels, &pods, nodes.as_deref()),
+            figures: figures(&statuses, &|stream| pipeline.trains(stream)),
+            up_to_date: decided.up_to_date,
+            obstacle,
+        };
+        status::status(before, &facts, Timestamp::now())
+    }
+
+    /// What was written last: the cache may be older.
+    fn before(&self, key: &Key, raw: &DataPipeline) -> DataPipelineStatus {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = written.get(key).filter(|written| Some(&written.uid) == raw.metadata.uid.as_ref());
+        mine.map_or_else(|| raw.status.clone().unwrap_or_default(), |written| written.status.clone())
+    }
+
+    async fn write_status(
+        &self,
+        key: &Key,
+        raw: &DataPipeline,
+        before: &DataPipelineStatus,
+        new: DataPipelineStatus,
+        now: Instant,
+    ) -> Result<Outcome, ReconcileError> {
+        let last = {
+            let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            written
+                .get(key)
+                .filter(|written| Some(&written.uid) == raw.metadata.uid.as_ref())
+                .map(|written| written.at)
+        };
+        match status::due(before, &new, last, now) {
+            None => return Ok(Outcome::Again(LOOK_AGAIN)),
+            Some(wait) if !wait.is_zero() => return Ok(Outcome::Again(wait)),
+            Some(_) => {}
+        }
+        let api: Api<DataPipeline> = Api::namespaced(self.client.clone(), &key.namespace);
+        let body = json!({
+            "apiVersion": DataPipeline::api_version(&()),
+            "kind": DataPipeline::kind(&()),
+            "metadata": {"name": key.name, "uid": raw.metadata.uid},
+            "status": new,
+        });
+        self.metrics.written("DataPipeline");
+        match api.patch_status(&key.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await {
+            Ok(_) => {}
+            // Gone, or another of the same name: the watch tells.
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {
+                return Ok(Outcome::Again(LOOK_AGAIN));
+            }
+            Err(error) => return Err(ReconcileError::Status(error)),
+        }
+        for edge in edges(&before.conditions, &new.conditions) {
+            self.tell(raw, edge).await;
+        }
+        let written = Written { at: now, status: new, uid: raw.metadata.uid.clone().unwrap_or_default() };
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
+        Ok(Outcome::Again(LOOK_AGAIN))
+    }
+
+    /// Events are for people who look; nothing depends on them.
+    async fn tell(&self, raw: &DataPipeline, edge: Edge) {
+        tracing::info!(pipeline = %Key::of(raw), reason = edge.reason, "{}", edge.note);
+        let event = Event {
+            type_: if edge.warning { EventType::Warning } else { EventType::Normal },
+            reason: edge.reason,
+            note: Some(edge.note),
+            action: "Reconcile".into(),
+            secondary: None,
+        };
+        self.metrics.written("Event");
+        if let Err(error) = self.recorder.publish(&event, &raw.object_ref(&())).await {
+            tracing::debug!(error = %error, "an event could not be written");
+        }
+    }
+
+    /// An object of another version: said in its own status, as far as that can be written.
+    async fn undecodable(&self, key: &Key, error: &str) -> Result<(), ReconcileError> {
+        let known = {
+            let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            written.get(key).map(|written| written.status.clone())
+        };
+        let before = known.unwrap_or_default();
+        let message = format!(
+            "this operator cannot read the object: {error}; install the operator of its version, or correct it; its workers go on"
+        );
+        let mut conditions = status::Conditions::after(&before.conditions, 0, Timestamp::now());
+        conditions.set("Ready", status::Truth::False, "Undecodable", &message);
+        let new = DataPipelineStatus { conditions: conditions.done(), ..before.clone() };
+        if before == new {
+            return Ok(());
+        }
+        let api: Api<DataPipeline> = Api::namespaced(self.client.clone(), &key.namespace);
+        let body = json!({"status": {"conditions": new.conditions}});
+        self.metrics.written("DataPipeline");
+        let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+        // The answer is the object that cannot be read.
+        let api: Api<kube::core::PartialObjectMeta<DataPipeline>> =
+            Api::namespaced(api.into_client(), &key.namespace);
+        api.patch_status(&key.name, &parameters, &Patch::Merge(&body))
+            .await
+            .map_err(ReconcileError::Status)?;
+        #[expect(clippy::disallowed_methods, reason = "the time of a write")]
+        let at = Instant::now();
+        let written = Written { at, status: new, uid: String::new() };
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
+        Ok(())
+    }
+
+    fn forget(&self, key: &Key) {
+        self.applied.forget(key);
+        self.metrics.forget(key);
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+/// Everything that exists of a pipeline.
+struct Observed {
+    deployment: Option<Arc<Deployment>>,
+    plan: Option<Arc<ConfigMap>>,
+    revisions: Vec<Arc<ControllerRevision>>,
+    pods: Vec<Arc<WorkerPod>>,
+    answers: Vec<(String, Arc<WorkerStatus>)>,
+}
+
+impl Observed {
+    fn workers(&self) -> Vec<(&str, &WorkerStatus)> {
+        self.answers.iter().map(|(pod, status)| (pod.as_str(), status.as_ref())).collect()
+    }
+}
+
+/// What was decided on the way.
+struct Decided {
+    agreed: Option<Agreed>,
+    consistency: plan::Consistency,
+    up_to_date: bool,
+}
+
+impl ValidatedPipeline {
+    /// Whether a stream is read for training.
+    #[must_use]
+    pub fn trains(&self, stream: &str) -> bool {
+        self.purposes.iter().any(|(name, purpose)| name == stream && *purpose == Purpose::Train)
+    }
+}

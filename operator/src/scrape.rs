@@ -1,0 +1,209 @@
+//! Takes addresses of workers, gives what they say of themselves.
+//!
+//! Each answer is bounded in bytes and time, nothing is followed elsewhere, and a worker that answers badly is one value that
+//! is missing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use feedmill_protocol::http::PATH_STATUS;
+use feedmill_protocol::report::WorkerStatus;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+use crate::validate::Key;
+
+/// The longest answer: some 800 ranks.
+const MAX_BYTES: usize = 256 << 10;
+/// The longest wait, for everything together: a worker in the same cluster answers in milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Requests at once, over all pipelines.
+const AT_ONCE: usize = 32;
+/// Workers to which ranks report, and those not known yet, are asked this often.
+const OFTEN: Duration = Duration::from_secs(5);
+/// All others.
+const SELDOM: Duration = Duration::from_secs(30);
+
+/// Why a worker said nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScrapeError {
+    /// No connection.
+    #[error("it cannot be connected to: {0}")]
+    Connect(String),
+    /// Too slow.
+    #[error("it did not answer within 2 s")]
+    Timeout,
+    /// Something else than 200.
+    #[error("it answered {0}")]
+    Status(u16),
+    /// Something that is no status.
+    #[error("its answer is no status: {0}")]
+    Body(String),
+}
+
+/// What is known of one worker.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// When it was asked.
+    pub at: Instant,
+    /// What it said.
+    pub answer: Result<Arc<WorkerStatus>, ScrapeError>,
+}
+
+/// A worker to ask.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// Its pipeline.
+    pub key: Key,
+    /// Its pod's identity.
+    pub uid: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// Where it listens.
+    pub port: u16,
+}
+
+/// What all workers said last.
+#[derive(Debug, Default)]
+pub struct Answers(Mutex<HashMap<String, Seen>>);
+
+impl Answers {
+    /// What the worker of a pod said last.
+    #[must_use]
+    pub fn of(&self, uid: &str) -> Option<Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
+    }
+
+    fn keep(&self, uid: &str, seen: Seen) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = seen.answer.is_ok() != all.get(uid).is_some_and(|before| before.answer.is_ok());
+        let changed = match (all.get(uid).map(|before| &before.answer), &seen.answer) {
+            (Some(Ok(before)), Ok(now)) => {
+                (&before.streams, before.state, &before.problems, &before.doing)
+                    != (&now.streams, now.state, &now.problems, &now.doing)
+                    || before.reports != now.reports
+            }
+            _ => new,
+        };
+        all.insert(uid.to_owned(), seen);
+        changed
+    }
+
+    /// Asks whom it is time to ask, and gives the pipelines of which something is new. Forgets pods that are gone.
+    pub async fn round(self: &Arc<Self>, targets: Vec<Target>, now: Instant) -> Vec<Key> {
+        let due: Vec<Target> = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let there: HashSet<&str> = targets.iter().map(|target| target.uid.as_str()).collect();
+            all.retain(|uid, _| there.contains(uid.as_str()));
+            targets.iter().filter(|target| is_due(all.get(&target.uid), now)).cloned().collect()
+        };
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        let mut tasks = tokio::task::JoinSet::new();
+        for target in due {
+            let (places, answers) = (Arc::clone(&places), Arc::clone(self));
+            tasks.spawn(async move {
+                let _place = places.acquire_owned().await;
+                let answer = ask(SocketAddr::new(target.address, target.port)).await.map(Arc::new);
+                answers.keep(&target.uid, Seen { at: now, answer }).then_some(target.key)
+            });
+        }
+        let keys: BTreeSet<Key> = tasks.join_all().await.into_iter().flatten().collect();
+        keys.into_iter().collect()
+    }
+}
+
+fn is_due(seen: Option<&Seen>, now: Instant) -> bool {
+    let Some(seen) = seen else { return true };
+    let quiet =
+        seen.answer.as_ref().is_ok_and(|status| status.reports.is_empty() && !status.streams.is_empty());
+    now.saturating_duration_since(seen.at) >= if quiet { SELDOM } else { OFTEN }
+}
+
+/// Asks one worker.
+async fn ask(address: SocketAddr) -> Result<WorkerStatus, ScrapeError> {
+    tokio::time::timeout(TIMEOUT, answer(address)).await.map_err(|_| ScrapeError::Timeout)?
+}
+
+async fn answer(address: SocketAddr) -> Result<WorkerStatus, ScrapeError> {
+    let connect = |error: &dyn std::fmt::Display| ScrapeError::Connect(error.to_string());
+    let stream = TcpStream::connect(address).await.map_err(|error| connect(&error))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| connect(&error))?;
+    // Ends with the request: both halves are dropped together.
+    let driver = tokio::spawn(connection);
+    let result = async {
+        let request = http::Request::get(PATH_STATUS)
+            .header(http::header::HOST, address.to_string())
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| connect(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| connect(&error))?;
+        if response.status() != http::StatusCode::OK {
+            return Err(ScrapeError::Status(response.status().as_u16()));
+        }
+        let body = Limited::new(response.into_body(), MAX_BYTES)
+            .collect()
+            .await
+            .map_err(|error| ScrapeError::Body(error.to_string()))?;
+        serde_json::from_slice(&body.to_bytes()).map_err(|error| ScrapeError::Body(error.to_string()))
+    }
+    .await;
+    driver.abort();
+    result
+}
+
+/// What the ranks of all runs report, as one figure each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Ranks with a fresh report.
+    pub ranks: i32,
+    /// The largest share of its time that a rank waits, in thousandths.
+    pub wait_permille: Option<i32>,
+    /// The emptiest queue, in percent of what its rank wants in hand.
+    pub queue_fill_percent: Option<i32>,
+}
+
+/// Reports older than this are stale, in milliseconds; they come every 2 s.
+const STALE_MS: u64 = 15_000;
+
+/// Merges what ranks report to several workers: of each run and rank the highest sequence counts. Streams that are only
+/// evaluated are left out, as are reports by another plan.
+#[must_use]
+pub fn figures(statuses: &[&WorkerStatus], training: &dyn Fn(&str) -> bool) -> Figures {
+    let mut latest = BTreeMap::new();
+    for status in statuses {
+        let reports = status.reports.iter().filter(|kept| {
+            let stream = status.streams.get(&kept.report.stream);
+            kept.age_ms <= STALE_MS
+                && training(&kept.report.stream)
+                && stream.is_some_and(|stream| stream.plan == kept.report.plan)
+        });
+        for kept in reports {
+            let report = &kept.report;
+            let known = latest.entry((report.run.as_str(), report.rank)).or_insert(report);
+            if known.sequence < report.sequence {
+                *known = report;
+            }
+        }
+    }
+    let wait = latest.values().filter(|report| report.step_ms > 0).map(|report| {
+        let waited = u128::from(report.wait_ms.min(report.step_ms)) * 1000;
+        i32::try_from(waited / u128::from(report.step_ms)).unwrap_or(1000)
+    });
+    let fill = latest.values().filter(|report| report.target > 0).map(|report| {
+        let full = u64::from(report.ready.min(report.target)) * 100;
+        i32::try_from(full / u64::from(report.target)).unwrap_or(100)
+    });
+    Figures {
+        ranks: i32::try_from(latest.len()).unwrap_or(i32::MAX),
+        wait_permille: wait.max(),
+        queue_fill_percent: fill.min(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,120 @@
+use std::collections::BTreeMap;
+
+use feedmill_protocol::report::{KeptReport, StreamStatus, WorkerState};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// A worker that serves one stream by this plan.
+pub(crate) fn worker(plan: &str) -> WorkerStatus {
+    WorkerStatus {
+        worker: "w".into(),
+        version: "0".into(),
+        state: WorkerState::Ready,
+        doing: None,
+        cores: 1,
+        streams: BTreeMap::from([(
+            "train".into(),
+            StreamStatus { plan: plan.into(), samples_per_epoch: 1000 },
+        )]),
+        work_ahead: 0,
+        ready: 0,
+        batches: 0,
+        samples: 0,
+        bytes_out: 0,
+        bytes_in: 0,
+        busy_ms: 0,
+        bad: BTreeMap::new(),
+        problems: Vec::new(),
+        reports: Vec::new(),
+    }
+}
+
+fn report(rank: u32, sequence: u64, wait_ms: u64, ready: u32) -> KeptReport {
+    let report = json!({
+        "age_ms": 100, "run": "r", "stream": "train", "plan": "p", "rank": rank, "size": 8, "ready": ready, "target": 4,
+        "waiting_ms": 0, "wait_ms": wait_ms, "step_ms": 1000, "consumed": 0, "sequence": sequence,
+    });
+    serde_json::from_value(report).unwrap()
+}
+
+#[test]
+fn of_each_rank_the_newest_report_counts() {
+    let (mut one, mut two) = (worker("p"), worker("p"));
+    one.reports = vec![report(0, 5, 20, 4), report(1, 5, 10, 3)];
+    // An older report of rank 0 at a former home worker.
+    two.reports = vec![report(0, 4, 900, 0)];
+    let all = figures(&[&one, &two], &|_| true);
+    assert_eq!(all, Figures { ranks: 2, wait_permille: Some(20), queue_fill_percent: Some(75) });
+}
+
+#[test]
+fn stale_foreign_and_nonsense_reports_do_not_count() {
+    let mut one = worker("p");
+    let mut stale = report(0, 1, 900, 0);
+    stale.age_ms = STALE_MS + 1;
+    let mut other_plan = report(1, 1, 900, 0);
+    other_plan.report.plan = "q".into();
+    let mut nonsense = report(2, 1, u64::MAX, u32::MAX);
+    nonsense.report.step_ms = 1;
+    let mut empty = report(3, 1, 0, 0);
+    (empty.report.step_ms, empty.report.target) = (0, 0);
+    one.reports = vec![stale, other_plan, nonsense, empty];
+    let all = figures(&[&one], &|_| true);
+    assert_eq!(all, Figures { ranks: 2, wait_permille: Some(1000), queue_fill_percent: Some(100) });
+    assert_eq!(figures(&[&one], &|_| false), Figures::default());
+}
+
+#[test]
+fn workers_that_ranks_report_to_are_asked_more_often() {
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    let at = Instant::now();
+    let seen = |status: WorkerStatus| Seen { at, answer: Ok(Arc::new(status)) };
+    let (mut home, mut starting) = (worker("p"), worker("p"));
+    home.reports = vec![report(0, 1, 0, 4)];
+    starting.streams.clear();
+    let cases = [
+        (None, 0, true),
+        (Some(seen(worker("p"))), 5, false),
+        (Some(seen(worker("p"))), 30, true),
+        (Some(seen(home)), 5, true),
+        (Some(seen(starting)), 5, true),
+        (Some(Seen { at, answer: Err(ScrapeError::Timeout) }), 4, false),
+        (Some(Seen { at, answer: Err(ScrapeError::Timeout) }), 5, true),
+    ];
+    for (known, seconds, due) in cases {
+        assert_eq!(is_due(known.as_ref(), at + Duration::from_secs(seconds)), due, "{known:?} {seconds}");
+    }
+}
+
+/// A server that reads a request and sends these bytes.
+async fn answering(bytes: Vec<u8>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut request = [0; 1024];
+        let _ = socket.read(&mut request).await;
+        let _ = socket.write_all(&bytes).await;
+    });
+    address
+}
+
+fn http(status: &str, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+#[tokio::test]
+async fn a_bad_answer_is_one_missing_value() {
+    let good = serde_json::to_string(&worker("p")).unwrap();
+    let address = answering(http("200 OK", &good)).await;
+    assert_eq!(ask(address).await.unwrap(), worker("p"));
+    assert_eq!(ask(answering(http("302 Found", "")).await).await, Err(ScrapeError::Status(302)));
+    for body in ["{}".to_owned(), " ".repeat(MAX_BYTES + 1)] {
+        let answer = ask(answering(http("200 OK", &body)).await).await;
+        assert!(matches!(answer, Err(ScrapeError::Body(_))), "{answer:?}");
+    }
+    assert!(matches!(ask(answering(b"no http".to_vec()).await).await, Err(ScrapeError::Connect(_))));
+}

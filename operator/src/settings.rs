@@ -1,0 +1,59 @@
+//! Takes arguments, gives settings.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+
+use crate::desired::Installation;
+
+/// Arguments of the operator.
+#[derive(Args, Clone, Debug)]
+pub struct OperatorArgs {
+    /// Image of workers whose pipeline names none
+    #[arg(long, env = "FEEDMILL_WORKER_IMAGE", value_name = "IMAGE")]
+    pub worker_image: String,
+    /// Secret for that image's registry; may stand several times
+    #[arg(long = "worker-pull-secret", value_name = "NAME")]
+    pub pull_secrets: Vec<String>,
+    /// Label of nodes with accelerators, which workers avoid; may stand several times
+    #[arg(long = "accelerator-label", value_name = "LABEL")]
+    pub accelerator_labels: Vec<String>,
+    /// Look after pipelines of this namespace alone [default: of all]
+    #[arg(long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Do not read nodes: how evenly workers are spread is then unknown
+    #[arg(long)]
+    pub without_nodes: bool,
+    /// A namespace whose pods may read metrics of workers that a network policy closes
+    #[arg(long, value_name = "NAMESPACE")]
+    pub monitoring_namespace: Option<String>,
+    /// Namespace of the operator and its lease
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "default")]
+    pub own_namespace: String,
+    /// A name that no other operator has
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub identity: String,
+    /// Name of the lease
+    #[arg(long, value_name = "NAME", default_value = "feedmill-operator")]
+    pub lease: String,
+    /// Where /metrics, /livez and /readyz are answered
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
+    pub listen: SocketAddr,
+    /// Pipelines that are worked on at once
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub concurrency: u16,
+}
+
+impl OperatorArgs {
+    /// What the operator was installed with.
+    #[must_use]
+    pub fn installation(&self) -> Installation {
+        Installation {
+            worker_image: self.worker_image.clone(),
+            pull_secrets: self.pull_secrets.clone(),
+            accelerator_labels: self.accelerator_labels.clone(),
+            namespace: self.own_namespace.clone(),
+            monitoring_namespace: self.monitoring_namespace.clone(),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::json;
+
+use super::*;
+use crate::scrape::tests::worker;
+use crate::validate::tests::pipeline;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn pod(name: &str, ready: bool) -> Arc<WorkerPod> {
+    Arc::new(WorkerPod { name: name.into(), node: Some(name.into()), ready, ..WorkerPod::default() })
+}
+
+fn troubled(name: &str, trouble: Trouble) -> Arc<WorkerPod> {
+    Arc::new(WorkerPod { name: name.into(), trouble: Some(trouble), ..WorkerPod::default() })
+}
+
+fn deployment(replicas: i32, updated: i32, available: i32) -> Deployment {
+    serde_json::from_value(json!({
+        "metadata": {"generation": 2},
+        "spec": {"replicas": replicas, "selector": {}, "template": {}},
+        "status": {"observedGeneration": 2, "replicas": replicas, "updatedReplicas": updated, "availableReplicas": available},
+    }))
+    .unwrap()
+}
+
+#[derive(Default)]
+struct Case {
+    lines: &'static str,
+    pods: Vec<Arc<WorkerPod>>,
+    deployment: Option<Deployment>,
+    workers: Vec<(&'static str, WorkerStatus)>,
+    consistency: Option<Consistency>,
+    obstacle: Option<Obstacle>,
+}
+
+impl Case {
+    fn status(&self, before: &DataPipelineStatus, now: i64) -> DataPipelineStatus {
+        let pipeline = pipeline(self.lines);
+        let workers: Vec<(&str, &WorkerStatus)> =
+            self.workers.iter().map(|(name, status)| (*name, status)).collect();
+        let facts = Facts {
+            pipeline: &pipeline,
+            pods: &self.pods,
+            deployment: self.deployment.as_ref(),
+            workers: &workers,
+            agreed: None,
+            consistency: self.consistency.as_ref().unwrap_or(&Consistency::Agree),
+            placement: PlacementStatus { nodes: 1, max_per_node: 1, skew: Some(0) },
+            figures: Figures::default(),
+            up_to_date: true,
+            obstacle: self.obstacle.as_ref(),
+        };
+        status(before, &facts, at(now))
+    }
+}
+
+fn condition<'a>(status: &'a DataPipelineStatus, kind: &str) -> &'a Condition {
+    status.conditions.iter().find(|condition| condition.type_ == kind).unwrap()
+}
+
+fn short(status: &DataPipelineStatus, kind: &str) -> (String, String) {
+    let found = condition(status, kind);
+    (found.status.clone(), found.reason.clone())
+}
+
+#[test]
+fn ready_says_the_one_thing_that_is_in_the_way() {
+    let mut starting = worker("p");
+    starting.streams.clear();
+    starting.state = WorkerState::Starting;
+    starting.doing = Some("reading data set chartqa: 1 of 9 MB".into());
+    let differ = Consistency::Differ {
+        stream: "train".into(),
+        workers: vec!["b".into()],
+        theirs: "sha256:1".into(),
+        recorded: "sha256:0".into(),
+    };
+    let cases = [
+        (
+            Case { lines: "replicas: 1", pods: vec![pod("a", true)], ..Case::default() },
+            "True",
+            "WorkersServe",
+        ),
+        (
+            Case { lines: "replicas: 2", pods: vec![pod("a", true)], ..Case::default() },
+            "False",
+            "WorkersStarting",
+        ),
+        (Case { lines: "replicas: 0", ..Case::default() }, "True", "NoWorkersWanted"),
+        (Case { lines: "suspend: true", ..Case::default() }, "False", "Suspended"),
+        (
+            Case { pods: vec![troubled("a", Trouble::Image("no such image".into()))], ..Case::default() },
+            "False",
+            "ImagePullFailed",
+        ),
+        (
+            Case { pods: vec![troubled("a", Trouble::Unschedulable("0/3 nodes".into()))], ..Case::default() },
+            "False",
+            "Unschedulable",
+        ),
+        (
+            Case { pods: vec![pod("a", false)], workers: vec![("a", starting)], ..Case::default() },
+            "False",
+            "WorkersStarting",
+        ),
+        (
+            Case { pods: vec![pod("a", false)], consistency: Some(differ), ..Case::default() },
+            "False",
+            "PlanDiffers",
+        ),
+        (
+            Case { obstacle: Some(Obstacle::NameConflict("Service a".into())), ..Case::default() },
+            "False",
+            "NameConflict",
+        ),
+        (Case { obstacle: Some(Obstacle::Forbidden("x".into())), ..Case::default() }, "False", "Forbidden"),
+        (Case { obstacle: Some(Obstacle::Refused("x".into())), ..Case::default() }, "False", "ApplyFailed"),
+    ];
+    for (case, truth, reason) in cases {
+        let status = case.status(&DataPipelineStatus::default(), 0);
+        let found = short(&status, "Ready");
+        assert_eq!(
+            (found.0.as_str(), found.1.as_str()),
+            (truth, reason),
+            "{:?}",
+            condition(&status, "Ready")
+        );
+        assert!(!condition(&status, "Ready").message.is_empty());
+        assert!(!status.selector.is_empty());
+    }
+}
+
+#[test]
+fn a_worker_that_does_not_start_degrades_what_serves() {
+    let case = Case {
+        lines: "replicas: 1",
+        pods: vec![pod("a", true), troubled("b", Trouble::Crashes("error: access denied".into()))],
+        deployment: Some(deployment(1, 0, 1)),
+        workers: vec![("a", worker("p"))],
+        ..Case::default()
+    };
+    let status = case.status(&DataPipelineStatus::default(), 0);
+    assert_eq!(short(&status, "Ready").0, "True");
+    assert_eq!(short(&status, "Degraded"), ("True".into(), "WorkerCrashes".into()));
+    assert_eq!(short(&status, "Progressing"), ("True".into(), "RollingOut".into()));
+    assert_eq!(short(&status, "SourceReady").0, "True");
+    assert!(condition(&status, "Degraded").message.contains("access denied"));
+}
+
+#[test]
+fn a_rollout_ends_when_all_are_new_and_available() {
+    let of = |deployment| {
+        let case = Case {
+            lines: "replicas: 2",
+            pods: vec![pod("a", true), pod("b", true)],
+            deployment: Some(deployment),
+            ..Case::default()
+        };
+        short(&case.status(&DataPipelineStatus::default(), 0), "Progressing").1
+    };
+    assert_eq!(of(deployment(2, 2, 2)), "Complete");
+    assert_eq!(of(deployment(2, 1, 2)), "RollingOut");
+    assert_eq!(of(deployment(6, 6, 6)), "RollingOut");
+    let mut stuck = deployment(2, 1, 2);
+    stuck.status.as_mut().unwrap().conditions = Some(vec![
+        serde_json::from_value(json!({
+        "type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}))
+        .unwrap(),
+    ]);
+    assert_eq!(of(stuck), "ProgressDeadlineExceeded");
+}
+
+#[test]
+fn a_transition_keeps_its_time_until_the_next() {
+    let well = Case { pods: vec![pod("a", true)], ..Case::default() };
+    let ill = Case { pods: vec![pod("a", false)], ..Case::default() };
+    let first = well.status(&DataPipelineStatus::default(), 10);
+    let second = well.status(&first, 20);
+    assert_eq!(first, second);
+    let third = ill.status(&second, 30);
+    assert_eq!(condition(&third, "Ready").last_transition_time.0, at(30));
+    assert_eq!(condition(&third, "Suspended").last_transition_time.0, at(10));
+}
+
+#[test]
+fn news_is_told_once() {
+    let well = Case { pods: vec![pod("a", true)], workers: vec![("a", worker("p"))], ..Case::default() };
+    let ill = Case { pods: vec![troubled("a", Trouble::Crashes("x".into()))], ..Case::default() };
+    let start =
+        Case { pods: vec![pod("a", false)], consistency: Some(Consistency::Unknown), ..Case::default() };
+    let reasons = |before: &DataPipelineStatus, after: &DataPipelineStatus| -> Vec<(bool, String)> {
+        edges(&before.conditions, &after.conditions)
+            .into_iter()
+            .map(|edge| (edge.warning, edge.reason))
+            .collect()
+    };
+    let none = DataPipelineStatus::default();
+    let started = start.status(&none, 0);
+    assert_eq!(reasons(&none, &started), []);
+    let good = well.status(&started, 1);
+    let told: Vec<String> = reasons(&started, &good).into_iter().map(|(_, reason)| reason).collect();
+    assert_eq!(told, ["WorkersServe", "DataRead", "PlansAgree"]);
+    assert_eq!(reasons(&good, &well.status(&good, 2)), []);
+    let bad = ill.status(&good, 3);
+    assert_eq!(reasons(&good, &bad), [(true, "WorkerCrashes".into()), (true, "CannotReadData".into())]);
+    assert_eq!(reasons(&bad, &ill.status(&bad, 4)), []);
+}
+
+#[test]
+fn figures_alone_are_written_seldom_and_only_when_they_moved() {
+    let figures_of = |wait, ranks| Figures { ranks, wait_permille: Some(wait), queue_fill_percent: Some(50) };
+    let first = figures(None, figures_of(20, 8));
+    assert_eq!(figures(Some(first), figures_of(69, 8)), first);
+    let moved = figures(Some(first), figures_of(70, 8));
+    assert_eq!(moved.wait_permille, Some(70));
+    assert_eq!(figures(Some(first), figures_of(20, 7)).reporting_ranks, 7);
+    let (before, mut after) = (
+        DataPipelineStatus { scaling: Some(first), ..DataPipelineStatus::default() },
+        DataPipelineStatus::default(),
+    );
+    after.scaling = Some(moved);
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    let t = Instant::now();
+    let seconds = Duration::from_secs;
+    assert_eq!(due(&before, &before, None, t), None);
+    assert_eq!(due(&before, &after, None, t), Some(Duration::ZERO));
+    assert_eq!(due(&before, &after, Some(t), t + seconds(20)), Some(seconds(40)));
+    after.ready_replicas = 1;
+    assert_eq!(due(&before, &after, Some(t), t + seconds(2)), Some(seconds(3)));
+    assert_eq!(due(&before, &after, Some(t), t + seconds(5)), Some(Duration::ZERO));
+}
+
+#[test]
+fn an_invalid_spec_changes_nothing_but_what_is_said() {
+    let before =
+        Case { pods: vec![pod("a", true)], ..Case::default() }.status(&DataPipelineStatus::default(), 0);
+    let errors: Vec<FieldError> = (0..7)
+        .map(|number| FieldError { field: format!("spec.f{number}"), reason: "is wrong".into() })
+        .collect();
+    let after = invalid(&before, "qwen3vl-sft", 4, &errors, at(1));
+    assert_eq!(short(&after, "Ready"), ("False".into(), "InvalidSpec".into()));
+    assert!(condition(&after, "Ready").message.contains("spec.f4: is wrong; and 2 more"));
+    assert_eq!((after.ready_replicas, after.observed_generation), (1, Some(4)));
+    assert_eq!(short(&after, "PlanConsistent"), short(&before, "PlanConsistent"));
+}

@@ -1,0 +1,113 @@
+//! Takes a pipeline and the templates that were kept, gives the template of its workers: the kept one, as long as the pipeline
+//! itself asks for nothing else. So another operator, which may render otherwise, replaces no worker.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use kube::ResourceExt as _;
+
+use crate::desired::{self, Installation, metadata};
+use crate::validate::ValidatedPipeline;
+
+/// A hash of what the template was made from, as an annotation.
+pub const INPUTS: &str = "feedmill.dev/template-inputs";
+
+/// Which template is used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The template.
+    pub template: PodTemplateSpec,
+    /// Whether this operator would make it so now.
+    pub current: bool,
+    /// It is new and to be kept.
+    pub keep: Option<ControllerRevision>,
+    /// Kept ones that are used no more, by name.
+    pub drop: Vec<String>,
+}
+
+/// Chooses. `kept` are those of this pipeline alone.
+#[must_use]
+pub fn choose(
+    pipeline: &ValidatedPipeline,
+    installation: &Installation,
+    kept: &[&ControllerRevision],
+) -> Choice {
+    let rendered = desired::template(pipeline, installation);
+    let inputs = desired::template_inputs(pipeline);
+    // While nothing runs nothing is kept: resuming makes workers anew.
+    let usable = |revision: &&&ControllerRevision| {
+        !pipeline.size.suspended && revision.annotations().get(INPUTS) == Some(&inputs)
+    };
+    let found = kept.iter().filter(usable).max_by_key(|revision| revision.revision).and_then(|revision| {
+        let data = revision.data.as_ref()?;
+        Some((revision.name_any(), serde_json::from_value::<PodTemplateSpec>(data.0.clone()).ok()?))
+    });
+    let others = |name: Option<&str>| {
+        kept.iter().map(|revision| revision.name_any()).filter(|other| Some(other.as_str()) != name).collect()
+    };
+    if let Some((name, template)) = found {
+        let current = template == rendered;
+        return Choice { template, current, keep: None, drop: others(Some(&name)) };
+    }
+    let number = kept.iter().map(|revision| revision.revision).max().unwrap_or_default().saturating_add(1);
+    let name = format!("{}-{inputs}-{number}", desired::Names::of(&pipeline.key.name).worker);
+    let mut metadata = metadata(pipeline, &name);
+    metadata.annotations = Some(BTreeMap::from([(INPUTS.to_owned(), inputs)]));
+    let keep = (!pipeline.size.suspended).then(|| ControllerRevision {
+        metadata,
+        revision: number,
+        data: serde_json::to_value(&rendered).ok().map(RawExtension),
+    });
+    Choice { template: rendered, current: true, keep, drop: others(None) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::tests::{installation, pipeline};
+
+    fn image(choice: &Choice) -> &str {
+        choice.template.spec.as_ref().unwrap().containers[0].image.as_deref().unwrap()
+    }
+
+    #[test]
+    fn another_operator_keeps_the_workers_of_the_one_before() {
+        let (pipeline, old) = (pipeline(""), installation());
+        let first = choose(&pipeline, &old, &[]);
+        assert!(first.current);
+        let kept = first.keep.clone().unwrap();
+        let new = Installation { worker_image: "worker:2".into(), ..old };
+        let second = choose(&pipeline, &new, &[&kept]);
+        assert_eq!((image(&second), second.current, second.keep.is_none()), ("worker:1", false, true));
+        assert_eq!(second.template, first.template);
+    }
+
+    #[test]
+    fn a_changed_spec_and_a_resumed_pipeline_make_workers_anew() {
+        let (before, old) = (pipeline(""), installation());
+        let kept = choose(&before, &old, &[]).keep.unwrap();
+        let new = Installation { worker_image: "worker:2".into(), ..old };
+        let changed = choose(&pipeline("drainSeconds: 30"), &new, &[&kept]);
+        assert_eq!((image(&changed), changed.current), ("worker:2", true));
+        assert_eq!(
+            (changed.keep.as_ref().unwrap().revision, changed.drop.as_slice()),
+            (2, [kept.name_any()].as_slice())
+        );
+        let suspended = choose(&pipeline("suspend: true"), &new, &[&kept]);
+        assert_eq!((suspended.keep, suspended.drop), (None, vec![kept.name_any()]));
+        // The number of workers is no part of what they are.
+        let more = choose(&pipeline("replicas: 9"), &new, &[&kept]);
+        assert_eq!((image(&more), more.keep.is_none(), more.drop.is_empty()), ("worker:1", true, true));
+    }
+
+    #[test]
+    fn a_kept_template_that_cannot_be_read_is_made_again() {
+        let pipeline = pipeline("");
+        let mut kept = choose(&pipeline, &installation(), &[]).keep.unwrap();
+        kept.data = Some(RawExtension(serde_json::json!({"spec": 1})));
+        let again = choose(&pipeline, &installation(), &[&kept]);
+        assert_ne!(again.keep.unwrap().name_any(), kept.name_any());
+    }
+}

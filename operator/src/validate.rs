@@ -1,0 +1,339 @@
+//! Takes a stored resource, gives a pipeline whose fields agree with each other. Pure.
+//!
+//! After this nobody reads the stored form again. The rules between fields that the API server checks are checked here too:
+//! an object may be older than the rules.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use feedmill_protocol::hash::hex;
+use feedmill_protocol::pipeline::spec::{Metadata, PipelineSpec, Purpose, S3Spec};
+use feedmill_protocol::pipeline::validated::{API_VERSION, KIND};
+use feedmill_protocol::pipeline::{FieldError, Pipeline, Quantity};
+use k8s_openapi::api::core::v1::EnvVar;
+use k8s_openapi::api::networking::v1::NetworkPolicyPeer;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+use sha2::{Digest, Sha256};
+
+use crate::types::{AutoscalingMode, DataPipeline, PlacementSpec, PullPolicy, SpreadMode, WorkerSpec};
+
+/// Nothing is written for a pipeline with this annotation.
+pub const PAUSE: &str = "feedmill.dev/pause";
+/// A new value replaces all workers.
+pub const RESTART_AT: &str = "feedmill.dev/restart-at";
+
+/// What a worker's program takes beside its budgets, in bytes: 300 MB, as workers themselves keep it.
+const PROGRAM_BYTES: u64 = 300_000_000;
+
+/// Which pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Key {
+    /// The key of a stored object.
+    #[must_use]
+    pub fn of(object: &impl ResourceExt) -> Self {
+        Self { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+    }
+}
+
+/// A pipeline whose fields agree with each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValidatedPipeline {
+    /// Which one.
+    pub key: Key,
+    /// Its identity; a namesake that was made later has another.
+    pub uid: String,
+    /// The generation of the spec.
+    pub generation: i64,
+    /// Whether nothing may be written.
+    pub paused: bool,
+    /// What workers read, as YAML.
+    pub document: String,
+    /// A hash of everything in the spec that decides bytes.
+    pub plan_inputs: String,
+    /// What each stream is read for.
+    pub purposes: Vec<(String, Purpose)>,
+    /// How many workers.
+    pub size: Size,
+    /// On which nodes.
+    pub placement: PlacementSpec,
+    /// How many more and fewer workers there may be while they are replaced.
+    pub update: (IntOrString, IntOrString),
+    /// How many workers may be gone by decision.
+    pub disruption: IntOrString,
+    /// How long a worker drains, in seconds.
+    pub drain_seconds: i32,
+    /// Who may connect; none: anybody.
+    pub trainers: Option<Vec<NetworkPolicyPeer>>,
+    /// What workers are made of.
+    pub worker: ValidatedWorker,
+}
+
+/// How many workers are wanted, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// How many.
+    pub workers: i32,
+    /// Whether there are none because the pipeline is suspended.
+    pub suspended: bool,
+    /// Who decides.
+    pub mode: AutoscalingMode,
+    /// The number that was asked for, when it lies outside of the bounds.
+    pub limited: Option<i32>,
+}
+
+/// What a worker is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValidatedWorker {
+    /// Image; none: the operator's default.
+    pub image: Option<String>,
+    /// When it is pulled.
+    pub pull_policy: Option<PullPolicy>,
+    /// Secrets for the registry.
+    pub pull_secrets: Vec<String>,
+    /// The account that is made, with its annotations, or one that exists.
+    pub account: Account,
+    /// The Secret with S3 keys.
+    pub credentials: Option<String>,
+    /// Requests by resource.
+    pub requests: BTreeMap<String, Amount>,
+    /// Limits by resource.
+    pub limits: BTreeMap<String, Amount>,
+    /// Disk for manifests, in bytes.
+    pub disk: u64,
+    /// Environment.
+    pub env: Vec<EnvVar>,
+    /// Labels of pods.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of pods.
+    pub annotations: BTreeMap<String, String>,
+    /// Value of the annotation that replaces all workers.
+    pub restart_at: Option<String>,
+}
+
+/// The service account of workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// It exists.
+    Given(String),
+    /// It is made for the pipeline, with these annotations.
+    Made(BTreeMap<String, String>),
+}
+
+/// The first 16 hexadecimal digits of a SHA-256.
+#[must_use]
+pub fn short_hash(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    hex(digest.get(..8).unwrap_or_default())
+}
+
+/// Checks a stored pipeline.
+///
+/// # Errors
+/// All fields that are wrong, each with its reason.
+pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>> {
+    let spec = &raw.spec;
+    let mut errors = Vec::new();
+    let document = Pipeline {
+        api_version: API_VERSION.into(),
+        kind: KIND.into(),
+        metadata: Metadata { name: raw.name_any() },
+        spec: PipelineSpec::of_data(
+            // Workers find the keys where they are mounted.
+            S3Spec { credentials_secret_ref: None, ..spec.s3.clone() },
+            spec.streams.clone(),
+            spec.processor.clone(),
+            spec.limits.clone(),
+            spec.cache.clone(),
+            spec.serving.clone(),
+        ),
+    };
+    if let Err(found) = document.validate() {
+        errors.extend(found);
+    }
+    let plan_inputs = serde_json::to_vec(&(&spec.streams, &spec.processor, &spec.limits)).unwrap_or_default();
+    let text = serde_saphyr::to_string(&document).unwrap_or_else(|error| {
+        errors.push(wrong("spec", format!("cannot be written for workers: {error}")));
+        String::new()
+    });
+    let size = size(spec.suspend, spec.replicas, spec.autoscaling.as_ref(), &mut errors);
+    let update = update(raw, &mut errors);
+    let worker = worker(raw, &mut errors);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    Ok(ValidatedPipeline {
+        key: Key::of(raw),
+        uid: raw.uid().unwrap_or_default(),
+        generation: raw.metadata.generation.unwrap_or_default(),
+        paused: raw.annotations().contains_key(PAUSE),
+        document: text,
+        plan_inputs: short_hash(&plan_inputs),
+        purposes: spec.streams.iter().map(|stream| (stream.name.clone(), stream.purpose)).collect(),
+        size,
+        placement: spec.placement.clone(),
+        update,
+        disruption: spec.disruption_budget.max_unavailable.clone(),
+        drain_seconds: spec.drain_seconds,
+        trainers: spec.network_policy.enabled.then(|| spec.network_policy.trainers.clone()),
+        worker,
+    })
+}
+
+fn wrong(field: &str, reason: impl Into<String>) -> FieldError {
+    FieldError { field: field.into(), reason: reason.into() }
+}
+
+fn size(
+    suspended: bool,
+    replicas: i32,
+    scaling: Option<&crate::types::AutoscalingSpec>,
+    errors: &mut Vec<FieldError>,
+) -> Size {
+    let (mode, within) = match scaling {
+        Some(scaling) if scaling.mode == AutoscalingMode::External => {
+            if scaling.min_replicas > scaling.max_replicas {
+                errors.push(wrong("spec.autoscaling.minReplicas", "must not be more than maxReplicas"));
+                return Size { workers: 0, suspended, mode: scaling.mode, limited: None };
+            }
+            (scaling.mode, replicas.clamp(scaling.min_replicas, scaling.max_replicas))
+        }
+        _ => (AutoscalingMode::Manual, replicas.max(0)),
+    };
+    let limited = (within != replicas && !suspended).then_some(replicas);
+    Size { workers: if suspended { 0 } else { within }, suspended, mode, limited }
+}
+
+fn is_zero(number: &IntOrString) -> bool {
+    match number {
+        IntOrString::Int(number) => *number == 0,
+        IntOrString::String(text) => text == "0%" || text == "0",
+    }
+}
+
+fn update(raw: &DataPipeline, errors: &mut Vec<FieldError>) -> (IntOrString, IntOrString) {
+    let alone = raw.spec.placement.spread.mode == SpreadMode::OnePerNode;
+    let given = raw.spec.update_strategy.as_ref();
+    let surge = given.and_then(|given| given.max_surge.clone());
+    let unavailable = given.and_then(|given| given.max_unavailable.clone());
+    if alone && surge.as_ref().is_some_and(|surge| !is_zero(surge)) {
+        let reason =
+            "must be 0 or absent with placement.spread.mode OnePerNode: there is no node for one more";
+        errors.push(wrong("spec.updateStrategy.maxSurge", reason));
+    }
+    // With room for more, nobody who serves has to go first; where each needs a node of its own, one goes first.
+    let surge = surge.unwrap_or(if alone { IntOrString::Int(0) } else { IntOrString::String("25%".into()) });
+    let unavailable = unavailable.unwrap_or(IntOrString::Int(i32::from(is_zero(&surge))));
+    if is_zero(&surge) && is_zero(&unavailable) {
+        let reason = "must not be 0 together with maxSurge: nothing could ever be replaced";
+        errors.push(wrong("spec.updateStrategy.maxUnavailable", reason));
+    }
+    (surge, unavailable)
+}
+
+fn worker(raw: &DataPipeline, errors: &mut Vec<FieldError>) -> ValidatedWorker {
+    let WorkerSpec {
+        image,
+        image_pull_policy,
+        image_pull_secrets,
+        service_account_name,
+        service_account_annotations,
+        resources,
+        env,
+        labels,
+        annotations,
+    } = &raw.spec.worker;
+    for key in labels.keys().filter(|key| is_ours(key)) {
+        errors.push(wrong(
+            "spec.worker.labels",
+            format!("{key} is the operator's own: it finds workers by it"),
+        ));
+    }
+    for key in annotations.keys().filter(|key| is_ours(key)) {
+        errors.push(wrong("spec.worker.annotations", format!("{key} is the operator's own")));
+    }
+    let account = match service_account_name {
+        Some(name) => Account::Given(name.clone()),
+        None => Account::Made(service_account_annotations.clone()),
+    };
+    let resources = resources.clone().unwrap_or_default();
+    let (requests, limits) =
+        memory(raw, resources.requests.unwrap_or_default(), resources.limits.unwrap_or_default(), errors);
+    ValidatedWorker {
+        image: image.clone(),
+        pull_policy: *image_pull_policy,
+        pull_secrets: image_pull_secrets.iter().map(|secret| secret.name.clone()).collect(),
+        account,
+        credentials: raw.spec.s3.credentials_secret_ref.as_ref().map(|secret| secret.name.clone()),
+        requests,
+        limits,
+        disk: raw.spec.cache.disk.0,
+        env: env.clone(),
+        labels: labels.clone(),
+        annotations: annotations.clone(),
+        restart_at: raw.annotations().get(RESTART_AT).cloned(),
+    }
+}
+
+fn is_ours(key: &str) -> bool {
+    key.starts_with("feedmill.dev/") || key.starts_with("app.kubernetes.io/")
+}
+
+type Amounts = BTreeMap<String, Amount>;
+
+/// Shared memory counts as the pod's memory, so it is added to what is asked for beside it.
+fn memory(
+    raw: &DataPipeline,
+    mut requests: Amounts,
+    mut limits: Amounts,
+    errors: &mut Vec<FieldError>,
+) -> (Amounts, Amounts) {
+    let cache = &raw.spec.cache;
+    let needed = cache.fetch.0.saturating_add(cache.decode.0).saturating_add(PROGRAM_BYTES);
+    let mut read = |field: &str, amounts: &Amounts| {
+        let text = &amounts.get("memory")?.0;
+        let bytes = text.parse::<Quantity>().map(|quantity| quantity.0);
+        if bytes.is_err() {
+            errors.push(wrong(field, format!("{text:?} must be a whole number of bytes such as 2Gi")));
+        }
+        bytes.ok()
+    };
+    let limit = read("spec.worker.resources.limits.memory", &limits);
+    let request = read("spec.worker.resources.requests.memory", &requests);
+    let limit = limit.or(request.filter(|request| *request >= needed)).unwrap_or(needed);
+    if limit < needed {
+        errors.push(wrong(
+            "spec.worker.resources.limits.memory",
+            format!(
+                "{} cannot hold cache.fetch {}, cache.decode {} and the 300 MB of the program; raise it or lower them \
+                 (cache.sharedMemory is added to it)",
+                Quantity(limit),
+                cache.fetch,
+                cache.decode
+            ),
+        ));
+    }
+    let whole = |bytes: u64| Amount(Quantity(bytes.saturating_add(cache.shared_memory.0)).to_string());
+    requests.insert("memory".into(), whole(request.unwrap_or(limit).min(limit)));
+    limits.insert("memory".into(), whole(limit));
+    // The scheduler places by requests: without one, all workers would fit on one node.
+    requests.entry("cpu".into()).or_insert_with(|| limits.get("cpu").cloned().unwrap_or(Amount("1".into())));
+    (requests, limits)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,136 @@
+use kube::core::ObjectMeta;
+
+use super::*;
+use crate::desired::Installation;
+
+/// What tests are installed with.
+pub(crate) fn installation() -> Installation {
+    Installation {
+        worker_image: "worker:1".into(),
+        pull_secrets: vec!["registry".into()],
+        accelerator_labels: vec!["nvidia.com/gpu.present".into()],
+        namespace: "feedmill-system".into(),
+        monitoring_namespace: Some("monitoring".into()),
+    }
+}
+
+const STREAMS: &str = r#"
+streams:
+- {name: train, seed: 42, datasets: [{name: chartqa, uri: "s3://b/train.jsonl"}]}
+processor: {uri: "s3://b/qwen3-vl/"}
+cache: {sharedMemory: 1Gi, fetch: 256Mi, decode: 512Mi}
+limits: {maxImagePixels: 16777216}
+"#;
+
+/// A stored pipeline with these lines in its spec as well, after the API server filled in its defaults.
+pub(crate) fn stored(lines: &str) -> DataPipeline {
+    let spec = serde_saphyr::from_str(&format!("{STREAMS}{lines}\n")).unwrap();
+    let mut stored = DataPipeline::new("qwen3vl-sft", spec);
+    stored.metadata = ObjectMeta {
+        name: Some("qwen3vl-sft".into()),
+        namespace: Some("team".into()),
+        uid: Some("u1".into()),
+        generation: Some(3),
+        ..ObjectMeta::default()
+    };
+    stored
+}
+
+/// The same, validated.
+pub(crate) fn pipeline(lines: &str) -> ValidatedPipeline {
+    validate(&stored(lines)).unwrap()
+}
+
+#[test]
+fn contradictions_name_their_field() {
+    let cases = [
+        ("autoscaling: {mode: External, minReplicas: 5, maxReplicas: 2}", "spec.autoscaling.minReplicas"),
+        (
+            "placement: {spread: {mode: OnePerNode}}\nupdateStrategy: {maxSurge: 1}",
+            "spec.updateStrategy.maxSurge",
+        ),
+        ("updateStrategy: {maxSurge: 0, maxUnavailable: 0%}", "spec.updateStrategy.maxUnavailable"),
+        ("worker: {labels: {feedmill.dev/pipeline: other}}", "spec.worker.labels"),
+        ("worker: {annotations: {feedmill.dev/restart-at: x}}", "spec.worker.annotations"),
+        ("worker: {resources: {limits: {memory: 100Mi}}}", "spec.worker.resources.limits.memory"),
+        ("worker: {resources: {limits: {memory: 1.5Gi}}}", "spec.worker.resources.limits.memory"),
+        ("worker: {resources: {requests: {memory: lots}}}", "spec.worker.resources.requests.memory"),
+    ];
+    for (lines, field) in cases {
+        let errors = validate(&stored(lines)).unwrap_err();
+        assert!(errors.iter().any(|error| error.field == field), "{lines}: {errors:?}");
+    }
+}
+
+#[test]
+fn what_workers_refuse_is_told_before_they_start() {
+    let mut raw = stored("");
+    raw.spec.streams[0].datasets[0].percent = 0;
+    raw.spec.cache.fetch = Quantity(1);
+    let errors = validate(&raw).unwrap_err();
+    let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["spec.streams[0].datasets[0].percent", "spec.cache.fetch"]);
+}
+
+#[test]
+fn workers_read_the_document_and_nothing_that_only_the_cluster_reads() {
+    let one = pipeline("");
+    let document: Pipeline = serde_saphyr::from_str(&one.document).unwrap();
+    assert_eq!(document.validate().unwrap().streams[0].seed, 42);
+    for lines in [
+        "replicas: 9",
+        "suspend: true",
+        "drainSeconds: 9",
+        "placement: {gpuNodes: Allow}",
+        "worker: {image: other}",
+        "s3: {credentialsSecretRef: {name: keys}}",
+    ] {
+        let other = pipeline(lines);
+        assert_eq!((&other.document, &other.plan_inputs), (&one.document, &one.plan_inputs), "{lines}");
+    }
+    let other = pipeline("s3: {region: eu-west-1}");
+    assert_ne!(other.document, one.document);
+    assert_eq!(other.plan_inputs, one.plan_inputs);
+    let mut raw = stored("");
+    raw.spec.streams[0].seed = 43;
+    assert_ne!(validate(&raw).unwrap().plan_inputs, one.plan_inputs);
+}
+
+#[test]
+fn the_size_is_clamped_only_where_another_scaler_writes_it() {
+    let size = |lines: &str| {
+        let size = pipeline(lines).size;
+        (size.workers, size.limited)
+    };
+    assert_eq!(size(""), (1, None));
+    assert_eq!(size("replicas: 7"), (7, None));
+    assert_eq!(size("replicas: 7\nautoscaling: {mode: Manual, maxReplicas: 4}"), (7, None));
+    assert_eq!(size("replicas: 7\nautoscaling: {mode: External, maxReplicas: 4}"), (4, Some(7)));
+    assert_eq!(size("replicas: 0\nautoscaling: {mode: External, maxReplicas: 4}"), (1, Some(0)));
+    assert_eq!(size("replicas: 7\nsuspend: true\nautoscaling: {mode: External, maxReplicas: 4}"), (0, None));
+}
+
+#[test]
+fn shared_memory_is_part_of_the_pods_memory() {
+    let memory = |lines: &str| {
+        let worker = pipeline(lines).worker;
+        (worker.requests["memory"].0.clone(), worker.limits["memory"].0.clone())
+    };
+    let needed = ((1u64 << 30) + (256 << 20) + (512 << 20) + PROGRAM_BYTES).to_string();
+    assert_eq!(memory(""), (needed.clone(), needed));
+    assert_eq!(memory("worker: {resources: {limits: {memory: 2Gi}}}"), ("3Gi".into(), "3Gi".into()));
+    assert_eq!(
+        memory("worker: {resources: {requests: {memory: 1536Mi}, limits: {memory: 2Gi}}}"),
+        ("2560Mi".into(), "3Gi".into())
+    );
+    assert_eq!(pipeline("").worker.requests["cpu"].0, "1");
+    assert_eq!(pipeline("worker: {resources: {limits: {cpu: 500m}}}").worker.requests["cpu"].0, "500m");
+}
+
+#[test]
+fn one_per_node_replaces_one_after_another() {
+    let number = |number: i32| IntOrString::Int(number);
+    assert_eq!(pipeline("").update, (IntOrString::String("25%".into()), number(0)));
+    assert_eq!(pipeline("placement: {spread: {mode: OnePerNode}}").update, (number(0), number(1)));
+    assert_eq!(pipeline("updateStrategy: {maxSurge: 0}").update, (number(0), number(1)));
+}

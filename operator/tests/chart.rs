@@ -1,0 +1,191 @@
+//! The chart, linted and rendered by a real helm where there is one: in PATH, or where the test cluster's build left it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+fn helm() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let cache = std::env::var_os("FEEDMILL_CACHE")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/feedmill")));
+    let built = cache.and_then(|cache| std::fs::read_dir(cache).ok()).into_iter().flatten().flatten();
+    std::env::split_paths(&path)
+        .chain(built.map(|entry| entry.path()))
+        .map(|folder| folder.join("helm"))
+        .find(|helm| helm.is_file())
+}
+
+/// Runs helm on the chart; none where there is no helm, which is told.
+fn run(arguments: &[&str]) -> Option<Output> {
+    let Some(helm) = helm() else {
+        println!("chart tests: SKIPPED (1 test): helm is not in PATH; `make cluster-build` builds it");
+        return None;
+    };
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/feedmill");
+    let (verb, rest) = arguments.split_first().unwrap();
+    let name: &[&str] = if *verb == "template" { &["feedmill"] } else { &[] };
+    let output = Command::new(helm)
+        .arg(verb)
+        .args(name)
+        .arg(chart)
+        .args(["--namespace", "feedmill-system"])
+        .args(rest)
+        // Where it would put what it remembers.
+        .env("HELM_CACHE_HOME", std::env::temp_dir())
+        .output()
+        .unwrap();
+    Some(output)
+}
+
+fn rendered(arguments: &[&str]) -> Option<Vec<Value>> {
+    let output = run(&[&["template", "--kube-version", "1.30.0"], arguments].concat())?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let documents = text.split("\n---\n").map(|part| part.strip_prefix("---\n").unwrap_or(part));
+    let read =
+        |part: &str| serde_saphyr::from_str::<Value>(part).unwrap_or_else(|error| panic!("{error}:\n{part}"));
+    Some(documents.filter(|part| part.contains("apiVersion")).map(read).collect())
+}
+
+fn of<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|object| object["kind"] == kind).collect()
+}
+
+#[test]
+fn the_chart_is_clean() {
+    let Some(output) = run(&["lint", "--strict"]) else { return };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn by_default_two_operators_run_restricted_and_read_no_secrets() {
+    let Some(objects) = rendered(&[]) else { return };
+    let deployment = of(&objects, "Deployment")[0];
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(
+        pod["securityContext"],
+        json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}})
+    );
+    let container = &pod["containers"][0];
+    assert_eq!(
+        container["securityContext"],
+        json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}})
+    );
+    assert_eq!(container["image"], "feedmill/operator:0.1.0");
+    for role in of(&objects, "ClusterRole").into_iter().chain(of(&objects, "Role")) {
+        for rule in role["rules"].as_array().unwrap() {
+            let words = rule.to_string();
+            assert!(!words.contains("secrets") && !words.contains('*'), "{words}");
+        }
+    }
+    let definition = of(&objects, "CustomResourceDefinition")[0];
+    assert_eq!(definition["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+}
+
+#[test]
+fn a_namespaced_installation_has_no_right_beyond_its_namespace() {
+    let Some(objects) = rendered(&["--set", "namespaced=true"]) else { return };
+    assert!(of(&objects, "ClusterRole").is_empty() && of(&objects, "ClusterRoleBinding").is_empty());
+    for object in of(&objects, "Role").into_iter().chain(of(&objects, "RoleBinding")) {
+        assert_eq!(object["metadata"]["namespace"], "feedmill-system");
+        assert!(!object.to_string().contains("\"nodes\""));
+    }
+    let arguments =
+        of(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+    assert!(
+        arguments.contains("--namespace=feedmill-system") && arguments.contains("--without-nodes"),
+        "{arguments}"
+    );
+}
+
+#[test]
+fn values_reach_the_objects() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let image = format!("worker.image.digest={digest}");
+    let Some(objects) = rendered(&[
+        "--set",
+        "global.imageRegistry=registry.example/mirror/",
+        "--set",
+        "global.imagePullSecrets={registry}",
+        "--set",
+        &image,
+        "--set",
+        "operator.image.tag=other",
+        "--set",
+        "operator.podLabels.team=infra",
+        "--set",
+        "serviceAccount.name=mine",
+        "--set",
+        "crds.enabled=false",
+        "--set",
+        "rbac.aggregate=false",
+        "--set",
+        "replicas=1",
+        "--set",
+        "metrics.podMonitor=true",
+        "--set",
+        "metrics.namespace=monitoring",
+    ]) else {
+        return;
+    };
+    let template = &of(&objects, "Deployment")[0]["spec"]["template"];
+    assert_eq!(template["metadata"]["labels"]["team"], "infra");
+    assert_eq!(template["spec"]["containers"][0]["image"], "registry.example/mirror/feedmill/operator:other");
+    assert_eq!(template["spec"]["serviceAccountName"], "mine");
+    assert_eq!(template["spec"]["imagePullSecrets"], json!([{"name": "registry"}]));
+    let arguments = template["spec"]["containers"][0]["args"].to_string();
+    for argument in [
+        format!("--worker-image=registry.example/mirror/feedmill/worker@{digest}"),
+        "--worker-pull-secret=registry".into(),
+        "--accelerator-label=nvidia.com/gpu.present".into(),
+        "--monitoring-namespace=monitoring".into(),
+    ] {
+        assert!(arguments.contains(&argument), "{argument} in {arguments}");
+    }
+    for kind in ["ServiceAccount", "CustomResourceDefinition", "PodDisruptionBudget"] {
+        assert!(of(&objects, kind).is_empty(), "{kind}");
+    }
+    assert_eq!((of(&objects, "PodMonitor").len(), of(&objects, "ClusterRole").len()), (2, 1));
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    for value in [
+        "replicas=0",
+        "operator.image.digest=latest",
+        "crds.kep=true",
+        "nodes.read=maybe",
+        "operator.concurrency=0",
+    ] {
+        let Some(output) = run(&["template", "--kube-version", "1.30.0", "--set", value]) else { return };
+        assert!(!output.status.success(), "{value}");
+    }
+    let Some(output) = run(&["template", "--kube-version", "1.29.0"]) else { return };
+    assert!(!output.status.success(), "Kubernetes 1.29");
+}
+
+/// What an operator is started with is what it understands.
+#[test]
+fn the_program_understands_the_charts_arguments() {
+    let Some(objects) = rendered(&["--set", "namespaced=true", "--set", "metrics.namespace=m"]) else {
+        return;
+    };
+    let arguments = &of(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["args"];
+    let arguments: Vec<&str> =
+        arguments.as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()).collect();
+    let output = Command::new(env!("CARGO_BIN_EXE_feedmill-operator"))
+        .args(arguments)
+        .env("POD_NAME", "operator")
+        .env("POD_NAMESPACE", "feedmill-system")
+        .env("KUBECONFIG", "/nowhere")
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .env("HOME", "/nowhere")
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("no API server"), "{error}");
+}

@@ -1,0 +1,233 @@
+//! The whole operator against an API server in the process: what a real cluster shows badly.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod support;
+
+use std::sync::Arc;
+
+use clap::{Args as _, Command, FromArgMatches as _};
+use feedmill_operator::metrics::Metrics;
+use feedmill_operator::run::look_after;
+use feedmill_operator::settings::OperatorArgs;
+use serde_json::{Value, json};
+use support::{DEPLOYMENTS, PIPELINES, PODS, SERVICES, Server, pipeline};
+use tokio::task::JoinHandle;
+
+fn settings() -> OperatorArgs {
+    let command = OperatorArgs::augment_args(Command::new("operator"));
+    let matches =
+        command.get_matches_from(["operator", "--worker-image=worker:1", "--identity=me", "--without-nodes"]);
+    OperatorArgs::from_arg_matches(&matches).unwrap()
+}
+
+/// An operator that has the lease.
+fn operator(server: &Server) -> JoinHandle<()> {
+    let client = server.client.clone();
+    tokio::spawn(
+        async move { match look_after(client, &settings(), Arc::new(Metrics::new().unwrap())).await {} },
+    )
+}
+
+async fn stop(operator: JoinHandle<()>) {
+    operator.abort();
+    assert!(operator.await.unwrap_err().is_cancelled());
+}
+
+fn replicas(server: &Server, name: &str) -> Option<i64> {
+    server.get(DEPLOYMENTS, "team", name)?["spec"]["replicas"].as_i64()
+}
+
+fn reason(server: &Server, name: &str, kind: &str) -> Option<String> {
+    let status = server.get(PIPELINES, "team", name)?["status"].take();
+    let conditions = status["conditions"].as_array()?;
+    let found = conditions.iter().find(|condition| condition["type"] == kind)?;
+    found["reason"].as_str().map(str::to_owned)
+}
+
+/// What stands there, without what differs from run to run.
+fn settled(server: &Server) -> Vec<(String, Value)> {
+    ["deployments", "controllerrevisions"]
+        .iter()
+        .map(|plural| format!("apis/apps/v1/{plural}"))
+        .chain(["services", "configmaps", "serviceaccounts"].iter().map(|plural| format!("api/v1/{plural}")))
+        .chain(["apis/policy/v1/poddisruptionbudgets".to_owned()])
+        .map(|group| {
+            let count = server.count(&group);
+            (group, json!(count))
+        })
+        .chain([("replicas".to_owned(), json!(replicas(server, "fleet-worker")))])
+        .collect()
+}
+
+#[tokio::test]
+async fn the_number_of_workers_outlives_everything_that_is_applied() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 16})));
+    let first = operator(&server);
+    server.until("16 workers are wanted", |server| replicas(server, "fleet-worker") == Some(16)).await;
+    // Something else about it changes, which applies the Deployment again.
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["drainSeconds"] = json!(30));
+    server
+        .until("the template is another", |server| {
+            let deployment = server.get(DEPLOYMENTS, "team", "fleet-worker").unwrap();
+            deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 45
+        })
+        .await;
+    assert_eq!(replicas(&server, "fleet-worker"), Some(16));
+    stop(first).await;
+    let writes = server.writes().len();
+    let second = operator(&server);
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["replicas"] = json!(17));
+    server.until("17 workers are wanted", |server| replicas(server, "fleet-worker") == Some(17)).await;
+    // Never 1 in between: a new operator applies what stands there already.
+    let applied: Vec<String> = server.writes().split_off(writes);
+    assert!(applied.iter().filter(|write| write.contains("deployments")).count() <= 2, "{applied:?}");
+    stop(second).await;
+}
+
+#[tokio::test]
+async fn a_suspended_pipeline_that_never_ran_gets_no_workers() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 4, "suspend": true})));
+    let operator = operator(&server);
+    server
+        .until("it is suspended", |server| reason(server, "fleet", "Ready").as_deref() == Some("Suspended"))
+        .await;
+    assert_eq!(server.count(DEPLOYMENTS), 0);
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["suspend"] = json!(false));
+    server.until("4 workers are wanted", |server| replicas(server, "fleet-worker") == Some(4)).await;
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["suspend"] = json!(true));
+    server.until("none are wanted", |server| replicas(server, "fleet-worker") == Some(0)).await;
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn an_object_of_somebody_else_is_never_taken_over() {
+    let server = Server::start().await;
+    let theirs =
+        json!({"metadata": {"name": "fleet", "namespace": "team"}, "spec": {"clusterIP": "10.0.0.1"}});
+    server.put(SERVICES, theirs);
+    server.put(PIPELINES, pipeline("fleet", &json!({})));
+    server.put(PIPELINES, pipeline("other", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server
+        .until("the conflict is told", |server| {
+            reason(server, "fleet", "Ready").as_deref() == Some("NameConflict")
+        })
+        .await;
+    assert_eq!(server.get(SERVICES, "team", "fleet").unwrap()["spec"], json!({"clusterIP": "10.0.0.1"}));
+    // Others go on.
+    server.until("the other one stands", |server| replicas(server, "other-worker") == Some(2)).await;
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn a_crash_between_any_two_writes_leaves_nothing_that_the_next_start_does_not_mend() {
+    let whole = {
+        let server = Server::start().await;
+        server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 3})));
+        let operator = operator(&server);
+        server.until("it stands", |server| replicas(server, "fleet-worker") == Some(3)).await;
+        stop(operator).await;
+        settled(&server)
+    };
+    for writes in 0.. {
+        let server = Server::start().await;
+        server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 3})));
+        server.fail_after(writes);
+        let first = operator(&server);
+        server
+            .until("it fails or stands", |server| {
+                server.failed() || replicas(server, "fleet-worker") == Some(3)
+            })
+            .await;
+        let crashed = server.failed();
+        stop(first).await;
+        server.fail_after(usize::MAX);
+        let second = operator(&server);
+        server.until("it stands", |server| replicas(server, "fleet-worker") == Some(3)).await;
+        stop(second).await;
+        assert_eq!(settled(&server), whole, "after a crash at write {writes}");
+        if !crashed {
+            assert!(writes > 5, "only {writes} writes");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_object_that_cannot_be_read_stops_no_other() {
+    let server = Server::start().await;
+    let mut newer = pipeline("newer", &json!({}));
+    newer["spec"]["processor"] = json!("a name");
+    server.put(PIPELINES, newer);
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("the good one stands", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    server
+        .until("the other is told of", |server| {
+            reason(server, "newer", "Ready").as_deref() == Some("Undecodable")
+        })
+        .await;
+    assert_eq!(server.get(DEPLOYMENTS, "team", "newer-worker"), None);
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn a_contradiction_that_came_past_the_rules_changes_nothing() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("it stands", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    server.change(PIPELINES, "team", "fleet", |object| {
+        object["spec"]["replicas"] = json!(9);
+        object["spec"]["cache"]["fetch"] = json!("1Mi");
+    });
+    server
+        .until("it is told", |server| reason(server, "fleet", "Ready").as_deref() == Some("InvalidSpec"))
+        .await;
+    assert_eq!(replicas(&server, "fleet-worker"), Some(2));
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn those_that_go_first_are_marked_before_the_number_is_written() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 3})));
+    let operator = operator(&server);
+    server.until("3 are wanted", |server| replicas(server, "fleet-worker") == Some(3)).await;
+    for (number, node) in ["n1", "n1", "n2"].iter().enumerate() {
+        server.put(
+            PODS,
+            json!({
+                "metadata": {"name": format!("p{number}"), "namespace": "team", "creationTimestamp": format!("2026-01-01T00:00:0{number}Z"),
+                    "labels": {"app.kubernetes.io/managed-by": "feedmill-operator", "feedmill.dev/pipeline": "fleet"}},
+                "spec": {"nodeName": node, "containers": []},
+                "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+            }),
+        );
+    }
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["replicas"] = json!(2));
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    let cost = |name: &str| {
+        server.get(PODS, "team", name).unwrap()["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"].clone()
+    };
+    // The newest of the fullest node.
+    assert_eq!([cost("p0"), cost("p1"), cost("p2")], [Value::Null, json!("-100"), Value::Null]);
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn a_pipeline_that_is_gone_is_written_to_no_more() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("it stands", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    server.remove(PIPELINES, "team", "fleet");
+    // Another one shows that the first was looked at since.
+    server.put(PIPELINES, pipeline("other", &json!({"replicas": 2})));
+    server.until("the other stands", |server| replicas(server, "other-worker") == Some(2)).await;
+    assert_eq!(server.get(DEPLOYMENTS, "team", "fleet-worker"), None);
+    assert_eq!((server.count(DEPLOYMENTS), server.count(SERVICES)), (1, 1));
+    stop(operator).await;
+}

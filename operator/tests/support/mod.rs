@@ -1,0 +1,473 @@
+//! An API server in the process: objects, watches, patches, and faults where a test wants them.
+//!
+//! Server-side apply merges; what a manager no longer applies is not taken away. The real cluster's tests show that part.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::response::Response;
+use feedmill_operator::types::DataPipeline;
+use http::{Method, StatusCode, header};
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// Where an object stands: `apis/apps/v1/deployments`, namespace, name.
+type Place = (String, String, String);
+
+#[derive(Default)]
+struct Store {
+    version: u64,
+    objects: BTreeMap<Place, Value>,
+    /// Every change, for watches that begin later than it.
+    log: Vec<(u64, &'static str, String, Value)>,
+    /// Every write that was taken: method and path.
+    writes: Vec<String>,
+    /// Writes up to the next one that fails; none: all are taken.
+    until_failure: Option<usize>,
+}
+
+/// The server.
+#[derive(Clone)]
+pub struct Server {
+    store: Arc<Mutex<Store>>,
+    version: watch::Sender<u64>,
+    pub client: Client,
+}
+
+struct Asked {
+    group: String,
+    namespace: String,
+    name: Option<String>,
+    status: bool,
+}
+
+fn parse(path: &str) -> Option<Asked> {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let base = if parts.first() == Some(&"api") { 2 } else { 3 };
+    let (base, rest) = parts.split_at_checked(base)?;
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => ((*namespace).to_owned(), rest),
+        rest => (String::new(), rest),
+    };
+    let (plural, rest) = rest.split_first()?;
+    Some(Asked {
+        group: format!("{}/{plural}", base.join("/")),
+        namespace,
+        name: rest.first().map(|name| (*name).to_owned()),
+        status: rest.get(1) == Some(&"status"),
+    })
+}
+
+fn kind_of(group: &str) -> (String, String) {
+    let parts: Vec<&str> = group.split('/').collect();
+    let version = if parts[0] == "api" { parts[1].to_owned() } else { format!("{}/{}", parts[1], parts[2]) };
+    let kind = match *parts.last().unwrap_or(&"") {
+        "datapipelines" => "DataPipeline",
+        "deployments" => "Deployment",
+        "services" => "Service",
+        "configmaps" => "ConfigMap",
+        "serviceaccounts" => "ServiceAccount",
+        "poddisruptionbudgets" => "PodDisruptionBudget",
+        "networkpolicies" => "NetworkPolicy",
+        "controllerrevisions" => "ControllerRevision",
+        "pods" => "Pod",
+        "nodes" => "Node",
+        "events" => "Event",
+        "leases" => "Lease",
+        other => panic!("no kind for {other}"),
+    };
+    (version, kind.to_owned())
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                if value.is_null() {
+                    into.remove(key);
+                } else {
+                    merge(into.entry(key.clone()).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (into, from) => *into = from.clone(),
+    }
+}
+
+fn selected(object: &Value, selector: &str) -> bool {
+    selector.is_empty()
+        || selector.split(',').all(|part| {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            object["metadata"]["labels"][key] == value
+        })
+}
+
+fn json_response(status: StatusCode, value: &Value) -> Response {
+    let mut response = Response::new(Body::from(value.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}
+
+fn refusal(code: StatusCode, reason: &str) -> Response {
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16(), "reason": reason, "message": reason});
+    json_response(code, &body)
+}
+
+impl Server {
+    /// A server without objects.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = kube::Config::new(format!("http://{address}").parse().unwrap());
+        let server = Self {
+            store: Arc::default(),
+            version: watch::Sender::new(0),
+            client: Client::try_from(config).unwrap(),
+        };
+        let router = Router::new().fallback(answer).with_state(server.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        server
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Store) -> T) -> T {
+        let (result, version) = {
+            let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = act(&mut store);
+            (result, store.version)
+        };
+        // Only what changed wakes watches: reading must not.
+        self.version.send_if_modified(|known| std::mem::replace(known, version) != version);
+        result
+    }
+
+    /// Puts an object there, as people or controllers do.
+    pub fn put(&self, group: &str, object: Value) {
+        let place = place(group, &object);
+        self.with(|store| store.put(place, object));
+    }
+
+    /// Changes an object, as people or controllers do.
+    pub fn change(&self, group: &str, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        self.with(|store| {
+            let place = (group.to_owned(), namespace.to_owned(), name.to_owned());
+            let mut object = store.objects[&place].clone();
+            let spec = object["spec"].clone();
+            change(&mut object);
+            if object["spec"] != spec {
+                object["metadata"]["generation"] =
+                    json!(object["metadata"]["generation"].as_i64().unwrap_or(1) + 1);
+            }
+            store.put(place, object);
+        });
+    }
+
+    /// Takes an object away, and with a pipeline everything that it owns.
+    pub fn remove(&self, group: &str, namespace: &str, name: &str) {
+        self.with(|store| {
+            let place = (group.to_owned(), namespace.to_owned(), name.to_owned());
+            let uid = store.objects[&place]["metadata"]["uid"].clone();
+            store.delete(&place);
+            let owned: Vec<Place> = store
+                .objects
+                .iter()
+                .filter(|(_, object)| object["metadata"]["ownerReferences"][0]["uid"] == uid)
+                .map(|(place, _)| place.clone())
+                .collect();
+            owned.iter().for_each(|place| store.delete(place));
+        });
+    }
+
+    /// An object, if it is there.
+    pub fn get(&self, group: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.with(|store| {
+            store.objects.get(&(group.to_owned(), namespace.to_owned(), name.to_owned())).cloned()
+        })
+    }
+
+    /// How many objects there are of a kind.
+    pub fn count(&self, group: &str) -> usize {
+        self.with(|store| store.objects.keys().filter(|place| place.0 == group).count())
+    }
+
+    /// Writes that were taken so far.
+    pub fn writes(&self) -> Vec<String> {
+        self.with(|store| store.writes.clone())
+    }
+
+    /// Lets so many writes be taken, and refuses the one after with 500.
+    pub fn fail_after(&self, writes: usize) {
+        self.with(|store| store.until_failure = Some(writes));
+    }
+
+    /// Whether the failure that was asked for has come.
+    pub fn failed(&self) -> bool {
+        self.with(|store| store.until_failure.is_none())
+    }
+
+    /// Waits until something holds of the server.
+    pub async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let mut changes = self.version.subscribe();
+        let waiting = async {
+            while !holds(self) {
+                changes.borrow_and_update();
+                if holds(self) {
+                    return;
+                }
+                changes.changed().await.unwrap();
+            }
+        };
+        // Far beyond what anything here takes; only a test that fails waits so long.
+        if tokio::time::timeout(std::time::Duration::from_secs(60), waiting).await.is_err() {
+            panic!("never: {what}; writes: {:#?}", self.writes());
+        }
+    }
+}
+
+fn place(group: &str, object: &Value) -> Place {
+    let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+    (group.to_owned(), text("namespace"), text("name"))
+}
+
+impl Store {
+    fn put(&mut self, place: Place, mut object: Value) {
+        let before = self.objects.get(&place);
+        let strip = |object: &Value| {
+            let mut object = object.clone();
+            if let Some(metadata) = object["metadata"].as_object_mut() {
+                metadata.remove("resourceVersion");
+            }
+            object
+        };
+        // A write that changes nothing is no event, as in a real one.
+        if before.is_some_and(|before| strip(before) == strip(&object)) {
+            return;
+        }
+        self.version += 1;
+        let (version, kind) = kind_of(&place.0);
+        object["apiVersion"] = version.into();
+        object["kind"] = kind.into();
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        if object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = format!("uid-{}", self.version).into();
+        }
+        let event = if before.is_some() { "MODIFIED" } else { "ADDED" };
+        self.log.push((self.version, event, place.0.clone(), object.clone()));
+        self.objects.insert(place, object);
+    }
+
+    fn delete(&mut self, place: &Place) {
+        let Some(mut object) = self.objects.remove(place) else { return };
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.log.push((self.version, "DELETED", place.0.clone(), object));
+    }
+}
+
+async fn answer(State(server): State<Server>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let Some(asked) = parse(parts.uri.path()) else { return refusal(StatusCode::NOT_FOUND, "NotFound") };
+    let query: BTreeMap<String, String> = parts
+        .uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(key, value)| {
+            (key.to_owned(), value.replace("%2F", "/").replace("%3D", "=").replace("%2C", ","))
+        })
+        .collect();
+    let selector = query.get("labelSelector").cloned().unwrap_or_default();
+    let Some(name) = &asked.name else {
+        if parts.method == Method::POST {
+            let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+            return server.create(&asked, &body);
+        }
+        if query.contains_key("watch") {
+            let from = query.get("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
+            return server.watch(asked.group, selector, from);
+        }
+        return server.list(&asked, &selector);
+    };
+    let place = (asked.group.clone(), asked.namespace.clone(), name.clone());
+    if parts.method == Method::GET {
+        return match server.with(|store| store.objects.get(&place).cloned()) {
+            Some(object) => json_response(StatusCode::OK, &object),
+            None => refusal(StatusCode::NOT_FOUND, "NotFound"),
+        };
+    }
+    let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+    server.write(&parts.method, &parts.headers, &asked, place, &body)
+}
+
+impl Server {
+    /// Whether a write is taken; counted if so.
+    fn takes(store: &mut Store, what: String) -> bool {
+        // Events depend on the time of day.
+        if what.contains("/events") {
+            return true;
+        }
+        match &mut store.until_failure {
+            Some(0) => {
+                store.until_failure = None;
+                return false;
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        store.writes.push(what);
+        true
+    }
+
+    fn create(&self, asked: &Asked, body: &Bytes) -> Response {
+        let mut object: Value = serde_json::from_slice(body).unwrap();
+        object["metadata"]["namespace"] = asked.namespace.clone().into();
+        let place = place(&asked.group, &object);
+        self.with(|store| {
+            if !Self::takes(store, format!("POST {} {}", asked.group, place.2)) {
+                return refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
+            }
+            if store.objects.contains_key(&place) {
+                return refusal(StatusCode::CONFLICT, "AlreadyExists");
+            }
+            store.put(place.clone(), object);
+            json_response(StatusCode::CREATED, &store.objects[&place])
+        })
+    }
+
+    fn list(&self, asked: &Asked, selector: &str) -> Response {
+        self.with(|store| {
+            let items: Vec<&Value> = store
+                .objects
+                .iter()
+                .filter(|(place, object)| place.0 == asked.group && selected(object, selector))
+                .map(|(_, object)| object)
+                .collect();
+            let (version, kind) = kind_of(&asked.group);
+            let list = json!({"apiVersion": version, "kind": format!("{kind}List"),
+                "metadata": {"resourceVersion": store.version.to_string()}, "items": items});
+            json_response(StatusCode::OK, &list)
+        })
+    }
+
+    fn watch(&self, group: String, selector: String, from: u64) -> Response {
+        let changes = self.version.subscribe();
+        let start = (self.clone(), changes, from);
+        let stream = futures_util::stream::unfold(start, move |(server, mut changes, from)| {
+            let (group, selector) = (group.clone(), selector.clone());
+            async move {
+                loop {
+                    changes.borrow_and_update();
+                    let (lines, last) = server.with(|store| {
+                        let new = store.log.iter().filter(|(version, _, of, object)| {
+                            *version > from && *of == group && selected(object, &selector)
+                        });
+                        let lines: String = new
+                            .map(|(_, event, _, object)| {
+                                format!("{}\n", json!({"type": event, "object": object}))
+                            })
+                            .collect();
+                        (lines, store.version)
+                    });
+                    if !lines.is_empty() {
+                        return Some((Ok::<_, std::convert::Infallible>(lines), (server, changes, last)));
+                    }
+                    changes.changed().await.ok()?;
+                }
+            }
+        });
+        Response::new(Body::from_stream(stream))
+    }
+
+    fn write(
+        &self,
+        method: &Method,
+        headers: &http::HeaderMap,
+        asked: &Asked,
+        place: Place,
+        body: &Bytes,
+    ) -> Response {
+        self.with(|store| {
+            let part = if asked.status { "/status" } else { "" };
+            if !Self::takes(store, format!("{method} {}{part} {}", asked.group, place.2)) {
+                return refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
+            }
+            let found = store.objects.get(&place).cloned();
+            if *method == Method::DELETE {
+                return match found {
+                    Some(object) => {
+                        store.delete(&place);
+                        json_response(StatusCode::OK, &object)
+                    }
+                    None => refusal(StatusCode::NOT_FOUND, "NotFound"),
+                };
+            }
+            let given: Value = serde_json::from_slice(body).unwrap();
+            if *method == Method::PUT {
+                store.put(place.clone(), given);
+                return json_response(StatusCode::OK, &store.objects[&place]);
+            }
+            let apply = headers[header::CONTENT_TYPE].to_str().unwrap().contains("apply-patch");
+            let Some(mut object) = found.or_else(|| {
+                let new = json!({"metadata": {"name": place.2, "namespace": place.1, "generation": 1}});
+                apply.then_some(new)
+            }) else {
+                return refusal(StatusCode::NOT_FOUND, "NotFound");
+            };
+            let spec = object["spec"].clone();
+            if asked.status {
+                merge(&mut object["status"], &given["status"]);
+            } else {
+                merge(&mut object, &given);
+                if object["kind"] == "Deployment" && object["spec"]["replicas"].is_null() {
+                    object["spec"]["replicas"] = 1.into();
+                }
+                if object["spec"] != spec && !spec.is_null() {
+                    object["metadata"]["generation"] =
+                        json!(object["metadata"]["generation"].as_i64().unwrap_or(1) + 1);
+                }
+            }
+            store.put(place.clone(), object);
+            json_response(StatusCode::OK, &store.objects[&place])
+        })
+    }
+}
+
+/// Where pipelines stand.
+pub const PIPELINES: &str = "apis/feedmill.dev/v1alpha1/datapipelines";
+/// Where Deployments stand.
+pub const DEPLOYMENTS: &str = "apis/apps/v1/deployments";
+/// Where Services stand.
+pub const SERVICES: &str = "api/v1/services";
+/// Where pods stand.
+pub const PODS: &str = "api/v1/pods";
+
+/// A pipeline as the API server stores it: defaults filled in.
+pub fn pipeline(name: &str, spec: &Value) -> Value {
+    let mut whole = json!({
+        "metadata": {"name": name, "namespace": "team", "generation": 1, "uid": format!("uid-of-{name}")},
+        "spec": {
+            "streams": [{"name": "train", "datasets": [{"name": "a", "uri": "s3://b/k"}]}],
+            "processor": {"uri": "s3://b/p/"},
+            "worker": {"image": "worker:1"},
+        },
+    });
+    merge(&mut whole["spec"], spec);
+    let typed: DataPipeline = serde_json::from_value(
+        serde_json::from_value::<Value>(
+            json!({"apiVersion": "feedmill.dev/v1alpha1", "kind": "DataPipeline"}),
+        )
+        .map(|mut head| {
+            merge(&mut head, &whole);
+            head
+        })
+        .unwrap(),
+    )
+    .unwrap();
+    serde_json::to_value(typed).unwrap()
+}
