@@ -26,7 +26,6 @@ quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; o
 test: prerequisites versitygw format lint ## everything that must hold; needs Go for an independent S3 server, installs Chromium as root where there is none
 	$(CARGO) test --workspace --locked
 	tools/python-tests.sh
-	tests/cluster/test.sh --if-built
 
 test-cluster: versitygw ## the operator on a real Kubernetes of 3 nodes; needs root, Go and the packages that it names
 	$(CARGO) build --locked -p feedmill -p feedmill-worker -p feedmill-operator
