@@ -50,6 +50,7 @@ fn status(worker: u32, window: u64) -> WorkerStatus {
         worker: format!("w{worker}"),
         version: "0.1.0".into(),
         state: WorkerState::Ready,
+        doing: None,
         cores: 4,
         streams: BTreeMap::new(),
         work_ahead: 10,

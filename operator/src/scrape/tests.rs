@@ -28,6 +28,7 @@ pub(crate) fn worker(plan: &str) -> WorkerStatus {
         busy_ms: 0,
         bad: BTreeMap::new(),
         problems: Vec::new(),
+        agent: None,
         reports: Vec::new(),
     }
 }

@@ -40,6 +40,7 @@ fn status(ms: u64, reports: Vec<RankReport>) -> WorkerStatus {
         worker: "w".into(),
         version: "0".into(),
         state: WorkerState::Ready,
+        doing: None,
         cores: 4,
         streams: BTreeMap::new(),
         work_ahead: 8,

@@ -618,6 +618,7 @@ impl<'a> World<'a> {
                     worker: format!("w{index:06}"),
                     version: String::new(),
                     state: WorkerState::Ready,
+                    doing: None,
                     cores: CORES,
                     streams: BTreeMap::new(),
                     work_ahead: waiting as u64 * MICRO_BATCH,

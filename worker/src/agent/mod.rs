@@ -135,6 +135,7 @@ impl Agent {
             worker: self.settings.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             state: self.state(),
+            doing: None,
             cores: facts.cores,
             streams: facts.streams,
             work_ahead: counts.making_samples,
