@@ -73,7 +73,7 @@ class Settings(unittest.TestCase):
         loader(skips=[(8, 20), (28, 30)])
 
     def test_an_address_that_is_none_is_named(self) -> None:
-        for source in ("https://worker", ["worker:8470"], "http://worker/path"):
+        for source in ("ftp://worker", ["worker:8470"], "http://worker/path"):
             with self.assertRaisesRegex(ConfigError, "worker address"):
                 loader(source).wait_ready()
         with self.assertRaisesRegex(ConfigError, "absent.yaml"):
