@@ -89,6 +89,20 @@ const RULES: &[Rule] = &[
         reason: INVALID,
     },
     Rule {
+        at: &["spec", "autoscaling"],
+        field: ".minReplicas",
+        rule: "self.mode != 'Internal' || self.minReplicas >= 1",
+        message: "must be at least 1 in mode Internal: trainers report to workers, so nobody could wake a fleet of 0",
+        reason: INVALID,
+    },
+    Rule {
+        at: &["spec", "autoscaling", "reports", "fallback"],
+        field: ".replicas",
+        rule: "self.behavior != 'CurrentReplicasIfHigher' || has(self.replicas)",
+        message: "must say at least how many, with behavior CurrentReplicasIfHigher",
+        reason: INVALID,
+    },
+    Rule {
         at: &["spec", "limits"],
         field: ".maxSampleBytes",
         rule: "quantity(string(self.maxSampleBytes)).compareTo(quantity(string(self.maxImageBytes))) >= 0",

@@ -35,6 +35,9 @@ pub mod template;
 /// Writing them, and nothing of others.
 pub mod apply;
 
+/// How many workers there should be, where the operator decides.
+pub mod scale;
+
 /// The number of workers and who goes first.
 pub mod size;
 

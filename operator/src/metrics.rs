@@ -5,6 +5,8 @@ use prometheus::{
     TextEncoder,
 };
 
+use feedmill_scaler::Reason;
+
 use crate::validate::Key;
 
 /// All metrics of the operator.
@@ -16,6 +18,7 @@ pub struct Metrics {
     leader: IntGauge,
     wanted: IntGaugeVec,
     ready: IntGaugeVec,
+    decisions: IntCounterVec,
 }
 
 impl Metrics {
@@ -43,13 +46,18 @@ impl Metrics {
         let wanted =
             IntGaugeVec::new(Opts::new("feedmill_desired_workers", "Workers that are wanted."), &of)?;
         let ready = IntGaugeVec::new(Opts::new("feedmill_ready_workers", "Workers that serve."), &of)?;
+        let decisions = IntCounterVec::new(
+            Opts::new("feedmill_scaling_decisions_total", "Decisions on the number of workers, by their reason."),
+            &["namespace", "pipeline", "reason"],
+        )?;
+        registry.register(Box::new(decisions.clone()))?;
         registry.register(Box::new(writes.clone()))?;
         registry.register(Box::new(reconciles.clone()))?;
         registry.register(Box::new(pipelines.clone()))?;
         registry.register(Box::new(leader.clone()))?;
         registry.register(Box::new(wanted.clone()))?;
         registry.register(Box::new(ready.clone()))?;
-        Ok(Self { registry, writes, reconciles, pipelines, leader, wanted, ready })
+        Ok(Self { registry, writes, reconciles, pipelines, leader, wanted, ready, decisions })
     }
 
     /// One write.
@@ -79,9 +87,17 @@ impl Metrics {
         self.ready.with_label_values(&labels).set(ready.into());
     }
 
+    /// A size was decided, for this reason.
+    pub fn decided(&self, key: &Key, reason: &str) {
+        self.decisions.with_label_values(&[key.namespace.as_str(), key.name.as_str(), reason]).inc();
+    }
+
     /// A pipeline is gone.
     pub fn forget(&self, key: &Key) {
         let labels = [key.namespace.as_str(), key.name.as_str()];
+        for reason in Reason::LABELS {
+            drop(self.decisions.remove_label_values(&[labels[0], labels[1], reason]));
+        }
         // Absent when it never had a size.
         drop(self.wanted.remove_label_values(&labels));
         drop(self.ready.remove_label_values(&labels));

@@ -37,6 +37,17 @@ pub enum Outcome {
     Gone,
 }
 
+impl Outcome {
+    /// The same, but not later than this.
+    #[must_use]
+    pub fn within(self, most: Duration) -> Self {
+        match self {
+            Self::Again(after) => Self::Again(after.min(most)),
+            other => other,
+        }
+    }
+}
+
 impl Queue {
     /// Something happened to a pipeline.
     pub fn wake(&mut self, key: Key, at: Instant) {

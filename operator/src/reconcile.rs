@@ -31,6 +31,7 @@ use crate::observe::pod::DELETION_COST;
 use crate::observe::{Cache, NodeFacts, WorkerPod, nobodys};
 use crate::plan::{self, Agreed};
 use crate::queue::Outcome;
+use crate::scale::{self, Scaled, Scalers, Sight};
 use crate::scrape::{Answers, figures};
 use crate::size::{self, FIRST_TO_GO};
 use crate::spread::{self, Moves};
@@ -86,6 +87,8 @@ pub struct Context {
     recorder: Recorder,
     /// Which workers were moved to spread a fleet.
     moves: Mutex<HashMap<Key, Moves>>,
+    /// What was seen of pipelines that the operator scales.
+    scalers: Scalers,
     written: Mutex<HashMap<Key, Written>>,
 }
 
@@ -134,6 +137,7 @@ impl Context {
             generations: Generations::default(),
             metrics,
             moves: Mutex::default(),
+            scalers: Scalers::default(),
             written: Mutex::default(),
         }
     }
@@ -158,7 +162,7 @@ impl Context {
             return Ok(Outcome::Again(LOOK_AGAIN));
         }
         let before = self.before(key, &raw);
-        let pipeline = match validate(&raw) {
+        let mut pipeline = match validate(&raw) {
             Ok(pipeline) => pipeline,
             Err(errors) => {
                 let generation = raw.metadata.generation.unwrap_or_default();
@@ -167,17 +171,87 @@ impl Context {
             }
         };
         let observed = self.observe(&pipeline);
+        let scaled = self.scale(&mut pipeline, &observed, now);
         let (outcome, facts) = self.act(&pipeline, &observed).await;
         let result = match outcome {
             Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
             other => other,
         };
         let obstacle = result.as_ref().err().and_then(ApplyError::obstacle);
-        let new = self.status(&before, &pipeline, &observed, &facts, obstacle.as_ref());
+        let new = self.status(&before, &pipeline, &observed, &facts, scaled.as_ref(), obstacle.as_ref());
         self.metrics.size(key, new.desired_replicas, new.ready_replicas);
         let written = self.write_status(key, &raw, &before, new, now).await?;
         result?;
-        Ok(written)
+        let Some(scaled) = scaled else { return Ok(written) };
+        self.tell_size(&raw, &before, &scaled).await;
+        self.keep_scaling(&pipeline, &scaled).await?;
+        Ok(written.within(scaled.next))
+    }
+
+    /// How many workers there should be, where the operator decides that.
+    fn scale(&self, pipeline: &mut ValidatedPipeline, observed: &Observed, now: Instant) -> Option<Scaled> {
+        let spec = pipeline.scaling.clone().filter(|_| !pipeline.size.suspended && !pipeline.paused);
+        let Some(spec) = spec else {
+            self.scalers.forget(&pipeline.key);
+            return None;
+        };
+        let deployment = observed.deployment.as_deref();
+        let wanted = deployment.and_then(|deployment| deployment.spec.as_ref()?.replicas);
+        let ready = observed.pods.iter().filter(|pod| pod.stays() && pod.ready).count();
+        let agreed = observed.plan.as_deref().map(Agreed::read);
+        let answers = observed.pods.iter().filter(|pod| pod.stays());
+        let sight = Sight {
+            wanted,
+            ready: i32::try_from(ready).unwrap_or(i32::MAX),
+            rollout: deployment.is_some_and(status::is_replacing),
+            answers: answers
+                .filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?)))
+                .collect(),
+            agreed: agreed.as_ref(),
+            kept: observed.scaling.as_deref(),
+        };
+        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
+        let scaled = self.scalers.look(pipeline, &spec, &sight, now, now_ms);
+        if scaled.fresh {
+            self.metrics.decided(&pipeline.key, scaled.reason.label());
+        }
+        pipeline.size.workers = scaled.workers;
+        Some(scaled)
+    }
+
+    /// Each change of the size is told, with its reason.
+    async fn tell_size(&self, raw: &DataPipeline, before: &DataPipelineStatus, scaled: &Scaled) {
+        let (from, to) = (before.desired_replicas, scaled.workers);
+        if !scaled.fresh || from == to || before.observed_generation.is_none() {
+            return;
+        }
+        let reason = if to > from { "ScaledUp" } else { "ScaledDown" };
+        let note = format!("from {from} to {to} workers: {}", scaled.reason);
+        self.tell(raw, Edge { warning: false, reason: reason.into(), note }).await;
+    }
+
+    /// What this decision leaves to the next is kept, for the case that another operator makes that one.
+    async fn keep_scaling(&self, pipeline: &ValidatedPipeline, scaled: &Scaled) -> Result<(), ApplyError> {
+        let Some(state) = &scaled.keep else { return Ok(()) };
+        let names = Names::of(&pipeline.key.name);
+        let map = ConfigMap {
+            metadata: crate::desired::metadata(pipeline, &names.scaling),
+            data: Some([(scale::STATE.to_owned(), state.clone())].into()),
+            ..ConfigMap::default()
+        };
+        let found = self.caches.maps.get(&pipeline.key, &names.scaling);
+        if found.is_some() && ours(found, &pipeline.uid).is_none() {
+            return Err(ApplyError::NameConflict(format!("ConfigMap {}", names.scaling)));
+        }
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        self.metrics.written("ConfigMap");
+        let parameters = PatchParams::apply(MANAGER).force();
+        api.patch(&names.scaling, &parameters, &Patch::Apply(&map))
+            .await
+            .map_err(|source| ApplyError::Api { what: format!("ConfigMap {}", names.scaling), source })?;
+        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
+        self.scalers.kept(&pipeline.key, now_ms);
+        Ok(())
     }
 
     /// Observe: everything that exists of it.
@@ -193,6 +267,7 @@ impl Context {
         Observed {
             deployment: ours(self.caches.deployments.get(key, &names.worker), &pipeline.uid),
             plan: ours(self.caches.maps.get(key, &names.plan), &pipeline.uid),
+            scaling: ours(self.caches.maps.get(key, &names.scaling), &pipeline.uid),
             revisions: revisions.filter_map(|revision| ours(Some(Ok(revision)), &pipeline.uid)).collect(),
             pods,
             answers,
@@ -353,6 +428,7 @@ impl Context {
         pipeline: &ValidatedPipeline,
         observed: &Observed,
         decided: &Decided,
+        scaled: Option<&Scaled>,
         obstacle: Option<&Obstacle>,
     ) -> DataPipelineStatus {
         let workers = observed.workers();
@@ -376,6 +452,7 @@ impl Context {
             placement: spread::measure(&pipeline.placement, labels, &pods, nodes.as_deref()),
             figures: figures(&statuses, &|stream| pipeline.trains(stream)),
             up_to_date: decided.up_to_date,
+            scaled,
             obstacle,
         };
         status::status(before, &facts, Timestamp::now())
@@ -484,6 +561,7 @@ impl Context {
     fn forget(&self, key: &Key) {
         self.applied.forget(key);
         self.generations.forget(key);
+        self.scalers.forget(key);
         self.moves.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.metrics.forget(key);
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
@@ -494,6 +572,7 @@ impl Context {
 struct Observed {
     deployment: Option<Arc<Deployment>>,
     plan: Option<Arc<ConfigMap>>,
+    scaling: Option<Arc<ConfigMap>>,
     revisions: Vec<Arc<ControllerRevision>>,
     pods: Vec<Arc<WorkerPod>>,
     answers: Vec<(String, Arc<WorkerStatus>)>,

@@ -30,6 +30,7 @@ use crate::queue::{Outcome, Queue};
 use crate::reconcile::{Caches, Context};
 use crate::scrape::{Answers, Target};
 use crate::settings::OperatorArgs;
+use crate::types::DataPipeline;
 use crate::validate::Key;
 
 /// How often workers are looked at for being due.
@@ -163,7 +164,8 @@ pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<M
     }
     tracing::info!("everything that exists is known");
     let answers: Arc<Answers> = Arc::default();
-    tasks.spawn(scrape(Arc::clone(&answers), Arc::clone(&caches.pods), Arc::clone(&work)));
+    let (pods, pipelines) = (Arc::clone(&caches.pods), Arc::clone(&caches.pipelines));
+    tasks.spawn(scrape(Arc::clone(&answers), pods, pipelines, Arc::clone(&work)));
     let context = Arc::new(Context::new(
         client,
         caches,
@@ -222,7 +224,12 @@ async fn one(context: Arc<Context>, work: Arc<Work>, key: Key) {
     queue.done(&key, outcome, clock(), fastrand::f64());
 }
 
-async fn scrape(answers: Arc<Answers>, pods: Arc<Cache<WorkerPod>>, work: Arc<Work>) {
+async fn scrape(
+    answers: Arc<Answers>,
+    pods: Arc<Cache<WorkerPod>>,
+    pipelines: Arc<Cache<DataPipeline>>,
+    work: Arc<Work>,
+) {
     let mut rounds = tokio::time::interval(SCRAPE_ROUND);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let port = u16::try_from(PORT).unwrap_or_default();
@@ -230,8 +237,11 @@ async fn scrape(answers: Arc<Answers>, pods: Arc<Cache<WorkerPod>>, work: Arc<Wo
         rounds.tick().await;
         let targets = pods.keys().into_iter().flat_map(|key| {
             let of = pods.all(&key).into_iter().filter(|pod| pod.stays());
+            let pipeline = pipelines.get(&key, &key.name).and_then(Result::ok);
+            let often = pipeline.is_some_and(|pipeline| pipeline.spec.is_scaled_here());
             of.filter_map(move |pod| {
-                Some(Target { key: key.clone(), uid: pod.uid.clone(), address: pod.address?, port, tls: pod.tls })
+                let (key, uid) = (key.clone(), pod.uid.clone());
+                Some(Target { key, uid, address: pod.address?, port, tls: pod.tls, often })
             })
         });
         for key in answers.round(targets.collect(), clock()).await {

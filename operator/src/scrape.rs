@@ -72,6 +72,8 @@ pub struct Target {
     pub port: u16,
     /// Whether it speaks TLS there.
     pub tls: bool,
+    /// Whether it is asked often, whatever it said: the size of its fleet depends on it.
+    pub often: bool,
 }
 
 /// What all workers said last.
@@ -106,7 +108,7 @@ impl Answers {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let there: HashSet<&str> = targets.iter().map(|target| target.uid.as_str()).collect();
             all.retain(|uid, _| there.contains(uid.as_str()));
-            targets.iter().filter(|target| is_due(all.get(&target.uid), now)).cloned().collect()
+            targets.iter().filter(|target| is_due(target, all.get(&target.uid), now)).cloned().collect()
         };
         let places = Arc::new(Semaphore::new(AT_ONCE));
         let mut tasks = tokio::task::JoinSet::new();
@@ -123,11 +125,11 @@ impl Answers {
     }
 }
 
-fn is_due(seen: Option<&Seen>, now: Instant) -> bool {
+fn is_due(target: &Target, seen: Option<&Seen>, now: Instant) -> bool {
     let Some(seen) = seen else { return true };
     let quiet =
         seen.answer.as_ref().is_ok_and(|status| status.reports.is_empty() && !status.streams.is_empty());
-    now.saturating_duration_since(seen.at) >= if quiet { SELDOM } else { OFTEN }
+    now.saturating_duration_since(seen.at) >= if quiet && !target.often { SELDOM } else { OFTEN }
 }
 
 /// Asks one worker.

@@ -10,6 +10,8 @@ use feedmill_protocol::hash::hex;
 use feedmill_protocol::pipeline::spec::{Metadata, PipelineSpec, Purpose, S3Spec, ServingSpec};
 use feedmill_protocol::pipeline::validated::{API_VERSION, KIND};
 use feedmill_protocol::pipeline::{FieldError, Pipeline, Quantity};
+use feedmill_scaler::ScalingSpec;
+use feedmill_scaler::spec::{Fallback, Reports, Target, Timing};
 use k8s_openapi::api::core::v1::EnvVar;
 use k8s_openapi::api::networking::v1::NetworkPolicyPeer;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
@@ -17,7 +19,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
-use crate::types::{AutoscalingMode, DataPipeline, PlacementSpec, PullPolicy, SpreadMode, WorkerSpec};
+use crate::types::{
+    AutoscalingMode, AutoscalingSpec, DataPipeline, FallbackBehavior, PlacementSpec, PullPolicy, SpreadMode, WorkerSpec,
+};
 
 /// Nothing is written for a pipeline with this annotation.
 pub const PAUSE: &str = "feedmill.dev/pause";
@@ -69,6 +73,8 @@ pub struct ValidatedPipeline {
     pub purposes: Vec<(String, Purpose)>,
     /// How many workers.
     pub size: Size,
+    /// How many there are is decided by the operator, like this; none in all other modes.
+    pub scaling: Option<ScalingSpec>,
     /// On which nodes.
     pub placement: PlacementSpec,
     /// How many more and fewer workers there may be while they are replaced.
@@ -175,6 +181,8 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
         String::new()
     });
     let size = size(spec.suspend, spec.replicas, spec.autoscaling.as_ref(), &mut errors);
+    let scaling = spec.autoscaling.as_ref().filter(|scaling| scaling.mode == AutoscalingMode::Internal);
+    let scaling = scaling.map(|scaling| internal(scaling, spec.replicas, &mut errors));
     let update = update(raw, &mut errors);
     let worker = worker(raw, &mut errors);
     if !errors.is_empty() {
@@ -189,6 +197,7 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
         plan_inputs: short_hash(&plan_inputs),
         purposes: spec.streams.iter().map(|stream| (stream.name.clone(), stream.purpose)).collect(),
         size,
+        scaling,
         placement: spec.placement.clone(),
         update,
         disruption: spec.disruption_budget.max_unavailable.clone(),
@@ -205,11 +214,11 @@ fn wrong(field: &str, reason: impl Into<String>) -> FieldError {
 fn size(
     suspended: bool,
     replicas: i32,
-    scaling: Option<&crate::types::AutoscalingSpec>,
+    scaling: Option<&AutoscalingSpec>,
     errors: &mut Vec<FieldError>,
 ) -> Size {
     let (mode, within) = match scaling {
-        Some(scaling) if scaling.mode == AutoscalingMode::External => {
+        Some(scaling) if scaling.mode != AutoscalingMode::Manual => {
             if scaling.min_replicas > scaling.max_replicas {
                 errors.push(wrong("spec.autoscaling.minReplicas", "must not be more than maxReplicas"));
                 return Size { workers: 0, suspended, mode: scaling.mode, limited: None };
@@ -218,8 +227,49 @@ fn size(
         }
         _ => (AutoscalingMode::Manual, replicas.max(0)),
     };
-    let limited = (within != replicas && !suspended).then_some(replicas);
+    // What the operator decides itself is within the bounds from the beginning.
+    let limited = (within != replicas && !suspended && mode != AutoscalingMode::Internal).then_some(replicas);
     Size { workers: if suspended { 0 } else { within }, suspended, mode, limited }
+}
+
+/// What the operator decides by.
+fn internal(scaling: &AutoscalingSpec, first: i32, errors: &mut Vec<FieldError>) -> ScalingSpec {
+    let count = |number: i32| u32::try_from(number).unwrap_or_default();
+    let share = |percent: i32| f64::from(percent) / 100.0;
+    if scaling.min_replicas < 1 {
+        let reason = "must be at least 1 in mode Internal: trainers report to workers, so nobody could wake a fleet of 0";
+        errors.push(wrong("spec.autoscaling.minReplicas", reason));
+    }
+    let reports = &scaling.reports;
+    let fallback = match (reports.fallback.behavior, reports.fallback.replicas) {
+        (FallbackBehavior::CurrentReplicas, _) => Fallback::CurrentReplicas,
+        (FallbackBehavior::CurrentReplicasIfHigher, Some(least)) => {
+            Fallback::CurrentReplicasIfHigher(count(least))
+        }
+        (FallbackBehavior::CurrentReplicasIfHigher, None) => {
+            let reason = "must say at least how many, with behavior CurrentReplicasIfHigher";
+            errors.push(wrong("spec.autoscaling.reports.fallback.replicas", reason));
+            Fallback::CurrentReplicas
+        }
+    };
+    ScalingSpec {
+        first: count(first.clamp(scaling.min_replicas.min(scaling.max_replicas), scaling.max_replicas)),
+        min: count(scaling.min_replicas),
+        max: count(scaling.max_replicas),
+        target: Target {
+            wait: share(scaling.target.max_wait_percent),
+            fill: share(scaling.target.queue_fill_percent),
+            utilization: share(scaling.target.utilization_percent),
+        },
+        reports: Reports {
+            stale_after_ms: u64::from(count(reports.stale_after_seconds)) * 1000,
+            min_ranks_percent: count(reports.min_ranks_percent),
+            failure_threshold: count(reports.failure_threshold),
+            fallback,
+        },
+        idle_after_ms: u64::from(count(scaling.idle_after_seconds)) * 1000,
+        timing: Timing::default(),
+    }
 }
 
 fn is_zero(number: &IntOrString) -> bool {

@@ -33,6 +33,7 @@ pub mod spec;
 /// What one decision leaves to the next.
 pub mod state;
 
+pub use bounds::Limit;
 pub use decide::{Decision, Figures, decide};
 pub use observe::{Observer, Scrape, Stream};
 pub use reason::Reason;

@@ -110,6 +110,28 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All names that [`label`](Self::label) gives.
+    pub const LABELS: [&str; 18] = [
+        "Undecided",
+        "FirstSize",
+        "Watching",
+        "Enough",
+        "Demand",
+        "Starved",
+        "Hungry",
+        "Sated",
+        "Reverted",
+        "Quiet",
+        "Idle",
+        "ReportsLost",
+        "Fallback",
+        "Rollout",
+        "WorkersNotStarting",
+        "WorkersWarming",
+        "NoWorkerReady",
+        "Bounds",
+    ];
+
     /// Its name in metrics, conditions and events.
     #[must_use]
     pub fn label(&self) -> &'static str {

@@ -64,6 +64,8 @@ pub struct Names {
     pub document: String,
     /// ConfigMap with the recorded plan.
     pub plan: String,
+    /// ConfigMap with what one decision on the size leaves to the next.
+    pub scaling: String,
 }
 
 impl Names {
@@ -75,6 +77,7 @@ impl Names {
             worker: format!("{pipeline}-worker"),
             document: format!("{pipeline}-pipeline"),
             plan: format!("{pipeline}-plan"),
+            scaling: format!("{pipeline}-scaling"),
         }
     }
 }

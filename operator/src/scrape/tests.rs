@@ -76,6 +76,16 @@ fn workers_that_ranks_report_to_are_asked_more_often() {
     let (mut home, mut starting) = (worker("p"), worker("p"));
     home.reports = vec![report(0, 1, 0, 4)];
     starting.streams.clear();
+    let target = Target {
+        key: Key { namespace: "n".into(), name: "p".into() },
+        uid: "u".into(),
+        address: [127, 0, 0, 1].into(),
+        port: 1,
+        tls: false,
+        often: false,
+    };
+    let scaled = Target { often: true, ..target.clone() };
+    assert!(is_due(&scaled, Some(&seen(worker("p"))), at + OFTEN));
     let cases = [
         (None, 0, true),
         (Some(seen(worker("p"))), 5, false),
@@ -86,7 +96,7 @@ fn workers_that_ranks_report_to_are_asked_more_often() {
         (Some(Seen { at, answer: Err(ScrapeError::Timeout) }), 5, true),
     ];
     for (known, seconds, due) in cases {
-        assert_eq!(is_due(known.as_ref(), at + Duration::from_secs(seconds)), due, "{known:?} {seconds}");
+        assert_eq!(is_due(&target, known.as_ref(), at + Duration::from_secs(seconds)), due, "{known:?} {seconds}");
     }
 }
 

@@ -84,11 +84,20 @@ pub struct Edge {
 }
 
 /// What is good news when it is true; of all others it is bad.
-const GOOD: [&str; 5] = ["Ready", "SourceReady", "PlanConsistent", "UpToDate", "SpreadSatisfied"];
+const GOOD: [&str; 6] =
+    ["Ready", "SourceReady", "PlanConsistent", "UpToDate", "ScalingActive", "SpreadSatisfied"];
 const BAD: [&str; 2] = ["Degraded", "ScalingLimited"];
 /// What is neither; it comes with every start.
-const EXPECTED: [&str; 6] =
-    ["WorkersStarting", "Suspended", "ReadingData", "NoWorkerAnswers", "NoPlanYet", "NodesUnknown"];
+const EXPECTED: [&str; 8] = [
+    "WorkersStarting",
+    "Suspended",
+    "ReadingData",
+    "NoWorkerAnswers",
+    "NoPlanYet",
+    "NodesUnknown",
+    "Manual",
+    "Resting",
+];
 
 /// What changed between two statuses, once each: a condition that is true or false as before, for the same reason, is no news.
 #[must_use]

@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 use feedmill_protocol::pipeline::FieldError;
 use feedmill_protocol::report::{WorkerState, WorkerStatus};
 use k8s_openapi::api::apps::v1::Deployment;
+use feedmill_scaler::{Limit, Reason};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::desired::selector_text;
 use crate::observe::{Trouble, WorkerPod};
 use crate::plan::{Agreed, Consistency};
+use crate::scale::Scaled;
 use crate::scrape::Figures;
 use crate::spread;
 use crate::types::{AutoscalingMode, DataPipelineStatus, PlacementStatus, ScalingStatus};
@@ -55,6 +58,8 @@ pub struct Facts<'a> {
     pub figures: Figures,
     /// Whether workers are made as this operator would make them now.
     pub up_to_date: bool,
+    /// How the size was decided, where the operator decides.
+    pub scaled: Option<&'a Scaled>,
     /// What stood in the way.
     pub obstacle: Option<&'a Obstacle>,
 }
@@ -117,13 +122,29 @@ pub fn status(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) ->
             samples
         },
         placement: Some(facts.placement),
-        scaling: Some(figures(before.scaling, facts.figures)),
+        scaling: Some(scaling(before, facts, now)),
         conditions: conditions.done(),
     }
 }
 
+/// What trainers report and what came of it.
+fn scaling(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) -> ScalingStatus {
+    let old = before.scaling.clone().unwrap_or_default();
+    // A first status is no change of the size.
+    let changed = before.observed_generation.is_some()
+        && before.desired_replicas != facts.pipeline.size.workers;
+    let limited_by = facts.scaled.and_then(|scaled| scaled.limited_by);
+    ScalingStatus {
+        reason: facts.scaled.map(|scaled| scaled.reason.label().to_owned()),
+        limited_by: limited_by.map(|limit| format!("{limit:?}")),
+        last_scale_time: if changed { Some(Time(now)) } else { old.last_scale_time.clone() },
+        previous_replicas: if changed { Some(before.desired_replicas) } else { old.previous_replicas },
+        ..figures(before.scaling.as_ref(), facts.figures)
+    }
+}
+
 /// Figures that hardly moved stay as they were written.
-fn figures(before: Option<ScalingStatus>, now: Figures) -> ScalingStatus {
+fn figures(before: Option<&ScalingStatus>, now: Figures) -> ScalingStatus {
     let moved = |before: Option<i32>, now: Option<i32>, by: i32| match (before, now) {
         (Some(before), Some(now)) => before.abs_diff(now) >= by.unsigned_abs(),
         (before, now) => before != now,
@@ -132,6 +153,7 @@ fn figures(before: Option<ScalingStatus>, now: Figures) -> ScalingStatus {
         reporting_ranks: now.ranks,
         wait_permille: now.wait_permille,
         queue_fill_percent: now.queue_fill_percent,
+        ..ScalingStatus::default()
     };
     match before {
         Some(before)
@@ -139,7 +161,7 @@ fn figures(before: Option<ScalingStatus>, now: Figures) -> ScalingStatus {
                 && !moved(before.wait_permille, new.wait_permille, 50)
                 && !moved(before.queue_fill_percent, new.queue_fill_percent, 5) =>
         {
-            before
+            before.clone()
         }
         _ => new,
     }
@@ -177,6 +199,13 @@ fn rollout(deployment: Option<&Deployment>, wanted: i32) -> Rollout {
         (_, _, true) => Rollout::Stuck,
         _ => Rollout::Going,
     }
+}
+
+/// Whether workers of one template are being replaced by those of another.
+#[must_use]
+pub fn is_replacing(deployment: &Deployment) -> bool {
+    let Some(status) = &deployment.status else { return false };
+    status.updated_replicas.unwrap_or_default() < status.replicas.unwrap_or_default()
 }
 
 /// Whether a Deployment has exactly these workers, all of them new and available.
@@ -323,23 +352,7 @@ impl View<'_> {
                            the pipeline is resumed, or the annotation feedmill.dev/restart-at is set";
             conditions.set("UpToDate", Truth::False, "TemplateKept", message);
         }
-        match (pipeline.size.mode, pipeline.size.limited) {
-            (AutoscalingMode::Manual, _) => {
-                conditions.set("ScalingActive", Truth::False, "Manual", "spec.replicas decides");
-            }
-            (AutoscalingMode::External, _) => {
-                let message = "whoever writes spec.replicas decides, within the bounds of spec.autoscaling";
-                conditions.set("ScalingActive", Truth::True, "External", message);
-            }
-        }
-        match pipeline.size.limited {
-            Some(asked) => {
-                let message = format!("{asked} workers were asked for; spec.autoscaling allows {wanted}");
-                let reason = if asked > wanted { "MaxReplicas" } else { "MinReplicas" };
-                conditions.set("ScalingLimited", Truth::True, reason, &message);
-            }
-            None => conditions.set("ScalingLimited", Truth::False, "WithinBounds", ""),
-        }
+        self.scaling(conditions);
         let placement = facts.placement;
         match spread::satisfied(&pipeline.placement, &placement) {
             Some(true) => conditions.set("SpreadSatisfied", Truth::True, "Spread", ""),
@@ -360,6 +373,44 @@ impl View<'_> {
                     "no node that takes workers can be read",
                 );
             }
+        }
+    }
+
+    /// ScalingActive: who decides, and whether that can be done. ScalingLimited: whether the bounds are in the way.
+    fn scaling(&self, conditions: &mut Conditions) {
+        let size = self.facts.pipeline.size;
+        let wanted = size.workers;
+        match (size.mode, self.facts.scaled) {
+            (AutoscalingMode::Manual, _) => {
+                conditions.set("ScalingActive", Truth::False, "Manual", "spec.replicas decides");
+            }
+            (AutoscalingMode::External, _) => {
+                let message = "whoever writes spec.replicas decides, within the bounds of spec.autoscaling";
+                conditions.set("ScalingActive", Truth::True, "External", message);
+            }
+            (AutoscalingMode::Internal, None) => {
+                conditions.set("ScalingActive", Truth::False, "Resting", "nothing is decided while the pipeline is suspended or paused");
+            }
+            (AutoscalingMode::Internal, Some(scaled)) => {
+                let blind = matches!(scaled.reason, Reason::Lost { .. } | Reason::Fallback { .. });
+                let truth = if blind { Truth::False } else { Truth::True };
+                let message = format!("{wanted} workers: {}", scaled.reason);
+                conditions.set("ScalingActive", truth, scaled.reason.label(), &message);
+            }
+        }
+        let limit = self.facts.scaled.and_then(|scaled| scaled.limited_by);
+        match (size.limited, limit) {
+            (Some(asked), _) => {
+                let message = format!("{asked} workers were asked for; spec.autoscaling allows {wanted}");
+                let reason = if asked > wanted { "MaxReplicas" } else { "MinReplicas" };
+                conditions.set("ScalingLimited", Truth::True, reason, &message);
+            }
+            (None, Some(Limit::Max)) => {
+                let message = format!("more than {wanted} workers would be wanted; raise spec.autoscaling.maxReplicas");
+                conditions.set("ScalingLimited", Truth::True, "MaxReplicas", &message);
+            }
+            // The least is what an idle fleet is to have, and a step goes on by itself.
+            (None, _) => conditions.set("ScalingLimited", Truth::False, "WithinBounds", ""),
         }
     }
 
@@ -433,7 +484,12 @@ pub fn due(
     if before == new {
         return None;
     }
-    let rest = |status: &DataPipelineStatus| DataPipelineStatus { scaling: None, ..status.clone() };
+    // Words hold figures, too: a condition that is as before for the same reason is no haste.
+    let rest = |status: &DataPipelineStatus| {
+        let mut rest = DataPipelineStatus { scaling: None, ..status.clone() };
+        rest.conditions.iter_mut().for_each(|condition| condition.message.clear());
+        rest
+    };
     let pause = if rest(before) == rest(new) { FIGURES } else { AT_ONCE };
     Some(
         written

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -52,10 +52,22 @@ pub struct PlacementStatus {
     pub skew: Option<i32>,
 }
 
-/// What trainers report. Only streams that train are counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// What trainers report, and what came of it. Only streams that train are counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ScalingStatus {
+    /// Why there are so many workers, in one word; in mode Internal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What kept the size from being another: Min, Max or Step; in mode Internal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limited_by: Option<String>,
+    /// When another number of workers was wanted last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_scale_time: Option<Time>,
+    /// How many were wanted before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub previous_replicas: Option<i32>,
     /// Ranks with a fresh report.
     pub reporting_ranks: i32,
     /// The largest share of its time that a rank waits, in thousandths.

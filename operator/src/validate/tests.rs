@@ -45,6 +45,11 @@ pub(crate) fn pipeline(lines: &str) -> ValidatedPipeline {
 fn contradictions_name_their_field() {
     let cases = [
         ("autoscaling: {mode: External, minReplicas: 5, maxReplicas: 2}", "spec.autoscaling.minReplicas"),
+        ("autoscaling: {mode: Internal, minReplicas: 0, maxReplicas: 2}", "spec.autoscaling.minReplicas"),
+        (
+            "autoscaling: {mode: Internal, maxReplicas: 2, reports: {fallback: {behavior: CurrentReplicasIfHigher}}}",
+            "spec.autoscaling.reports.fallback.replicas",
+        ),
         (
             "placement: {spread: {mode: OnePerNode}}\nupdateStrategy: {maxSurge: 1}",
             "spec.updateStrategy.maxSurge",

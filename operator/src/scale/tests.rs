@@ -1,0 +1,240 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use feedmill_protocol::report::KeptReport;
+use serde_json::json;
+
+use super::*;
+use crate::scrape::ScrapeError;
+use crate::scrape::tests::{digest, worker};
+use crate::validate::tests::pipeline;
+
+const SCALED: &str = "replicas: 2\nautoscaling: {mode: Internal, minReplicas: 1, maxReplicas: 20}";
+/// By the calendar.
+const START: u64 = 1_700_000_000_000;
+
+/// A fleet, a training and both clocks.
+struct World {
+    pipeline: ValidatedPipeline,
+    agreed: Agreed,
+    scalers: Scalers,
+    begin: Instant,
+    seconds: u64,
+    /// Workers that the Deployment has.
+    workers: i32,
+    kept: Option<ConfigMap>,
+    /// The share of its time that the training's only rank waits; none when nobody trains.
+    wait: Option<f64>,
+    /// Whether what it reports arrives.
+    heard: bool,
+    waited_ms: u64,
+    computed_ms: u64,
+    samples: u64,
+}
+
+impl World {
+    fn new(workers: i32) -> Self {
+        let agreed = Agreed { inputs: "i".into(), digests: BTreeMap::from([("train".into(), digest(1))]) };
+        #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+        let begin = Instant::now();
+        Self {
+            pipeline: pipeline(SCALED),
+            agreed,
+            scalers: Scalers::default(),
+            begin,
+            seconds: 0,
+            workers,
+            kept: None,
+            wait: None,
+            heard: true,
+            waited_ms: 0,
+            computed_ms: 0,
+            samples: 0,
+        }
+    }
+
+    /// What each worker says: together they make 20 samples a second each, and the trainer could use 100.
+    fn answers(&self, now: Instant) -> Vec<(String, Seen)> {
+        let of = |number: i32| {
+            let mut status = worker(&digest(1));
+            status.worker = format!("w{number}");
+            status.samples = self.samples;
+            status.batches = self.samples;
+            status.busy_ms = self.seconds * 1000;
+            status.work_ahead = 8;
+            if number == 0 && self.wait.is_some() && self.heard {
+                status.reports = vec![self.report()];
+            }
+            (status.worker.clone(), Seen { at: now, answer: Ok(Arc::new(status)) })
+        };
+        (0..self.workers).map(of).collect()
+    }
+
+    fn report(&self) -> KeptReport {
+        let waits = self.wait.unwrap_or_default();
+        let report = json!({
+            "age_ms": 0, "run": "r", "stream": "train", "plan": digest(1), "rank": 0, "size": 1,
+            "ready": if waits > 0.0 { 0 } else { 4 }, "target": 4, "waiting_ms": 0,
+            "wait_ms": (waits * 5000.0) as u64, "step_ms": 5000,
+            "waited_ms": self.waited_ms, "computed_ms": self.computed_ms, "trained": self.computed_ms / 10,
+            "quickest_us": 100_000, "quickest_samples": 10, "consumed": self.computed_ms / 10, "sequence": self.seconds,
+        });
+        serde_json::from_value(report).unwrap()
+    }
+
+    /// Five seconds later; what is decided is done at once.
+    fn look(&mut self) -> Scaled {
+        self.seconds += 5;
+        if let Some(wait) = self.wait {
+            self.waited_ms += (wait * 5000.0) as u64;
+            self.computed_ms += ((1.0 - wait) * 5000.0) as u64;
+            self.samples += 100;
+        }
+        let scaled = self.seen();
+        if let Some(text) = &scaled.keep {
+            let data = Some(BTreeMap::from([(STATE.to_owned(), text.clone())]));
+            self.kept = Some(ConfigMap { data, ..ConfigMap::default() });
+            self.scalers.kept(&self.pipeline.key, START + self.seconds * 1000);
+        }
+        self.workers = scaled.workers;
+        scaled
+    }
+
+    fn seen(&self) -> Scaled {
+        let now = self.begin + Duration::from_secs(self.seconds);
+        let sight = Sight {
+            wanted: (self.workers > 0).then_some(self.workers),
+            ready: self.workers,
+            rollout: false,
+            answers: self.answers(now),
+            agreed: Some(&self.agreed),
+            kept: self.kept.as_ref(),
+        };
+        let spec = self.pipeline.scaling.clone().unwrap();
+        self.scalers.look(&self.pipeline, &spec, &sight, now, START + self.seconds * 1000)
+    }
+
+    fn looks(&mut self, count: usize) -> Vec<i32> {
+        (0..count).map(|_| self.look().workers).collect()
+    }
+}
+
+#[test]
+fn what_stands_in_the_spec_is_the_first_size_only() {
+    let mut world = World::new(0);
+    let scaled = world.look();
+    assert_eq!((scaled.workers, scaled.reason, scaled.fresh), (2, Reason::FirstSize, true));
+    // A fleet that stands is watched and stays, whatever its size.
+    let mut world = World::new(7);
+    let scaled = world.look();
+    assert_eq!((scaled.workers, scaled.reason), (7, Reason::Watching));
+    assert_eq!(scaled.next, Duration::from_secs(10));
+}
+
+#[test]
+fn hungry_ranks_make_it_grow_and_each_window_is_one_decision() {
+    let mut world = World::new(2);
+    world.wait = Some(0.8);
+    let sizes = world.looks(9);
+    assert_eq!(sizes[0], 2);
+    // 100 samples a second with headroom, 20 of each worker planned at 80 %: 7.2.
+    assert_eq!(*sizes.last().unwrap(), 8, "{sizes:?}");
+    assert!(sizes.windows(2).filter(|pair| pair[0] != pair[1]).count() <= 2, "{sizes:?}");
+    let scaled = world.look();
+    assert_eq!(scaled.limited_by, None);
+    // Between two windows nothing is decided.
+    assert!(!world.seen().fresh);
+}
+
+#[test]
+fn reports_that_are_lost_freeze_the_size_and_say_so() {
+    let mut world = World::new(2);
+    world.wait = Some(0.8);
+    world.looks(9);
+    world.heard = false;
+    let sizes = world.looks(12);
+    assert_eq!(sizes, [8; 12]);
+    assert_eq!(world.seen().reason.label(), "ReportsLost");
+}
+
+#[test]
+fn workers_that_do_not_answer_are_lost_ones_and_nothing_shrinks() {
+    let mut world = World::new(6);
+    world.wait = Some(0.8);
+    world.looks(4);
+    let now = world.begin + Duration::from_secs(world.seconds + 10);
+    let silent = |number: i32| (format!("w{number}"), Seen { at: now, answer: Err(ScrapeError::Timeout) });
+    let sight = Sight {
+        wanted: Some(6),
+        ready: 6,
+        rollout: false,
+        answers: (0..6).map(silent).collect(),
+        agreed: Some(&world.agreed),
+        kept: None,
+    };
+    let spec = world.pipeline.scaling.clone().unwrap();
+    let scaled = world.scalers.look(&world.pipeline, &spec, &sight, now, START + (world.seconds + 10) * 1000);
+    assert_eq!((scaled.workers >= 6, scaled.reason.label()), (true, "ReportsLost"));
+}
+
+#[test]
+fn a_state_that_is_older_than_the_fleet_never_makes_it_smaller() {
+    let mut world = World::new(2);
+    world.wait = Some(0.8);
+    world.looks(3);
+    let old = world.kept.clone();
+    world.looks(6);
+    assert_eq!(world.workers, 8);
+    // The operator ended after it wrote the size and before it wrote the state.
+    (world.kept, world.scalers) = (old, Scalers::default());
+    let scaled = world.look();
+    assert_eq!((scaled.workers, scaled.fresh), (8, false), "one whole window is watched");
+    assert!(world.looks(6).iter().all(|size| *size >= 8));
+}
+
+#[test]
+fn another_leader_knows_what_was_learnt() {
+    let mut world = World::new(2);
+    world.wait = Some(0.8);
+    world.looks(9);
+    world.scalers = Scalers::default();
+    // Nobody reports to the new one: it knows that somebody did.
+    world.heard = false;
+    world.looks(4);
+    assert_eq!(world.seen().reason.label(), "ReportsLost");
+    world.kept = None;
+    world.scalers = Scalers::default();
+    world.looks(4);
+    assert_ne!(world.seen().reason.label(), "ReportsLost");
+}
+
+#[test]
+fn another_pipeline_of_the_name_begins_anew() {
+    let mut world = World::new(2);
+    world.wait = Some(0.8);
+    world.looks(9);
+    world.pipeline.uid = "u2".into();
+    (world.kept, world.wait) = (None, None);
+    assert_eq!(world.look().reason, Reason::Watching);
+}
+
+#[test]
+fn reports_by_another_plan_do_not_count() {
+    let mut world = World::new(2);
+    world.wait = Some(0.8);
+    world.agreed.digests.insert("train".into(), digest(2));
+    assert_eq!(world.looks(9), [2; 9]);
+    // Neither do those of a stream for evaluation.
+    let mut world = World::new(2);
+    world.wait = Some(0.8);
+    world.pipeline.purposes[0].1 = feedmill_protocol::pipeline::spec::Purpose::Evaluation;
+    assert_eq!(world.looks(9), [2; 9]);
+}
+
+#[test]
+fn the_state_is_written_with_each_size_and_else_once_a_minute() {
+    let mut world = World::new(2);
+    world.wait = Some(0.0);
+    let writes = (0..60).filter(|_| world.look().keep.is_some()).count();
+    assert!((5..=7).contains(&writes), "{writes} in five minutes");
+}
