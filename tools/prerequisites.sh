@@ -26,6 +26,9 @@ if [ "${1:-}" = test ]; then
     # The page is tested in a real browser.
     browser=${FEEDMILL_BROWSER:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable || true)}
     [ -n "$browser" ] || missing+=(chromium)
+    # The operator is tested on a real Kubernetes, where one can run.
+    read -ra packages < <(tests/cluster/cluster packages) || true
+    missing+=("${packages[@]}")
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 

@@ -45,9 +45,37 @@ pub enum Command {
     Verify(VerifyArguments),
     /// Says in which facts two plans differ; ends with 1 when they do
     Diff(DiffArguments),
+    /// Shows the pipelines of a Kubernetes cluster, again and again; of one its workers and ranks as well
+    ///
+    /// Asks kubectl, so it sees what kubectl sees. Linked as `kubectl-feedmill` into PATH it is `kubectl feedmill top`. Without a terminal
+    /// it prints once.
+    Top(TopArguments),
     /// A worker process
     #[command(hide = true)]
     Worker(feedmill_worker::WorkerArgs),
+}
+
+/// `feedmill top`.
+#[derive(Clone, Debug, Args)]
+pub struct TopArguments {
+    /// A pipeline [default: all]
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// Its namespace [default: that of kubectl's context]
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Pipelines of all namespaces
+    #[arg(short = 'A', long, conflicts_with_all = ["name", "namespace"])]
+    pub all_namespaces: bool,
+    /// A context of the kubeconfig
+    #[arg(long, value_name = "CONTEXT")]
+    pub context: Option<String>,
+    /// Prints everything once, as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// How often it is looked
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub every: u64,
 }
 
 /// `feedmill local`.

@@ -5,6 +5,7 @@
 //!     ├──► get    ──┐
 //!     ├──► show   ──┤
 //!     ├──► verify ──┴► target: a worker over http, or a pipeline in this process ─► table
+//!     ├──► top: kubectl's answers ─► table
 //!     ├──► check: every record of a pipeline's data sets ─► report
 //!     └──► worker (what `local` starts)
 //! ```
@@ -22,7 +23,8 @@ mod get;
 mod local;
 /// One sample, shown.
 mod show;
-
+/// Pipelines of a cluster, live.
+mod top;
 /// Samples, held against Hugging Face's processor.
 mod verify;
 
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => on_runtime(check::run(&arguments)),
         Command::Diff(arguments) => on_runtime(diff::run(&arguments)),
         Command::Show(arguments) => on_runtime(succeeding(show::run(&arguments))),
+        Command::Top(arguments) => on_runtime(succeeding(top::run(&arguments))),
         Command::Verify(arguments) => on_runtime(verify::run(&arguments)),
         // It has a runtime and logs of its own.
         Command::Worker(arguments) => feedmill_worker::main(&arguments),

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
@@ -80,6 +81,34 @@ impl Applied {
     }
 }
 
+/// The generation that each Deployment has had at least, with its identity. A cache that is older does not show what was written last, and must not be
+/// taken for the end of a rollout.
+#[derive(Debug, Default)]
+pub struct Generations(Mutex<HashMap<Key, (String, i64)>>);
+
+impl Generations {
+    /// A Deployment as the API server gave it back.
+    pub fn saw(&self, pipeline: &Key, deployment: &Deployment) {
+        let seen = (deployment.uid().unwrap_or_default(), deployment.metadata.generation.unwrap_or_default());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(pipeline.clone(), seen);
+    }
+
+    /// Whether a Deployment is older than what was written.
+    #[must_use]
+    pub fn is_old(&self, pipeline: &Key, deployment: &Deployment) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(pipeline).is_some_and(|(uid, generation)| {
+            deployment.metadata.uid.as_ref() == Some(uid)
+                && deployment.metadata.generation.unwrap_or_default() < *generation
+        })
+    }
+
+    /// A pipeline is gone.
+    pub fn forget(&self, pipeline: &Key) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(pipeline);
+    }
+}
+
 /// Everything that applying needs.
 pub struct Applier<'a> {
     /// The API.
@@ -90,6 +119,8 @@ pub struct Applier<'a> {
     pub applied: &'a Applied,
     /// Counts writes.
     pub metrics: &'a Metrics,
+    /// What Deployments have become.
+    pub generations: &'a Generations,
     /// The pipeline.
     pub key: &'a Key,
     /// Its identity.
@@ -114,29 +145,32 @@ impl Applier<'_> {
         let names = crate::desired::Names::of(&self.key.name);
         let caches = self.caches;
         match service_account {
-            Some(account) => self.one(account, &caches.accounts).await?,
+            Some(account) => drop(self.one(account, &caches.accounts).await?),
             None => self.gone(&names.worker, &caches.accounts).await?,
         }
         self.one(document, &caches.maps).await?;
         match plan {
-            Some(plan) => self.one(plan, &caches.maps).await?,
+            Some(plan) => drop(self.one(plan, &caches.maps).await?),
             None => self.gone(&names.plan, &caches.maps).await?,
         }
         self.one(service, &caches.services).await?;
         self.one(disruption_budget, &caches.budgets).await?;
         match network_policy {
-            Some(policy) => self.one(policy, &caches.policies).await?,
+            Some(policy) => drop(self.one(policy, &caches.policies).await?),
             None => self.gone(&names.worker, &caches.policies).await?,
         }
         // A suspended pipeline that never ran gets no workers to take away again.
         if suspended && caches.deployments.get(self.key, &names.worker).is_none() {
             return Ok(());
         }
-        self.one(deployment, &caches.deployments).await
+        if let Some(made) = self.one(deployment, &caches.deployments).await? {
+            self.generations.saw(self.key, &made);
+        }
+        Ok(())
     }
 
-    /// Makes one object so.
-    async fn one<K>(&self, wanted: &K, cache: &Cache<K>) -> Result<(), ApplyError>
+    /// Makes one object so; what it has become, when it had to be written.
+    async fn one<K>(&self, wanted: &K, cache: &Cache<K>) -> Result<Option<K>, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
@@ -169,7 +203,7 @@ impl Applier<'_> {
         if let Some(found) = &found
             && self.applied.is(&of, &wanted_hash, &hash(found.as_ref()))
         {
-            return Ok(());
+            return Ok(None);
         }
         self.metrics.written(&K::kind(&()));
         let parameters = PatchParams::apply(MANAGER).force();
@@ -178,7 +212,7 @@ impl Applier<'_> {
             .await
             .map_err(|source| ApplyError::Api { what, source })?;
         self.applied.keep(of, wanted_hash, hash(&made));
-        Ok(())
+        Ok(Some(made))
     }
 
     /// Takes one object away, if there is one of ours.
@@ -231,7 +265,6 @@ fn hash(object: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::apps::v1::Deployment;
     use serde_json::json;
 
     fn deployment(value: &Value) -> Deployment {

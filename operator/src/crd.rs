@@ -3,6 +3,9 @@
 //! Rules are CEL and run at every write. None ties `replicas` to the bounds of the scaling: rules run on writes of the scale
 //! subresource too, and another scaler would only get errors; the operator clamps and says so.
 
+/// The page that lists every field.
+pub mod reference;
+
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 

@@ -19,12 +19,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::json;
 
-use crate::apply::{Applied, Applier, ApplyError, ours};
+use crate::apply::{Applied, Applier, ApplyError, Generations, ours};
 use crate::desired::{Installation, MANAGER, Names, SIZE_MANAGER, desired};
 use crate::metrics::Metrics;
 use crate::observe::pod::DELETION_COST;
@@ -33,7 +33,7 @@ use crate::plan::{self, Agreed};
 use crate::queue::Outcome;
 use crate::scrape::{Answers, figures};
 use crate::size::{self, FIRST_TO_GO};
-use crate::spread;
+use crate::spread::{self, Moves};
 use crate::status::{self, Edge, Facts, Obstacle, edges};
 use crate::template;
 use crate::types::{DataPipeline, DataPipelineStatus};
@@ -79,9 +79,13 @@ pub struct Context {
     pub installation: Installation,
     /// What was applied last.
     pub applied: Applied,
+    /// What Deployments have become by that.
+    pub generations: Generations,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     recorder: Recorder,
+    /// Which workers were moved to spread a fleet.
+    moves: Mutex<HashMap<Key, Moves>>,
     written: Mutex<HashMap<Key, Written>>,
 }
 
@@ -127,7 +131,9 @@ impl Context {
             answers,
             installation,
             applied: Applied::default(),
+            generations: Generations::default(),
             metrics,
+            moves: Mutex::default(),
             written: Mutex::default(),
         }
     }
@@ -217,11 +223,13 @@ impl Context {
                 caches: &self.caches,
                 applied: &self.applied,
                 metrics: &self.metrics,
+                generations: &self.generations,
                 key: &pipeline.key,
                 uid: &pipeline.uid,
             };
             applier.apply(&wanted, pipeline.size.suspended).await?;
             self.resize(pipeline, observed).await?;
+            self.even_out(pipeline, observed).await?;
             self.drop_templates(pipeline, &choice).await
         }
         .await;
@@ -299,11 +307,44 @@ impl Context {
         });
         self.metrics.written("Deployment");
         let parameters = PatchParams::apply(SIZE_MANAGER).force();
-        api.patch(&names.worker, &parameters, &Patch::Apply(&body))
+        let made = api
+            .patch(&names.worker, &parameters, &Patch::Apply(&body))
             .await
             .map_err(|source| ApplyError::Api { what: what(), source })?;
+        self.generations.saw(&pipeline.key, &made);
         tracing::info!(pipeline = %pipeline.key, from = current, to = workers, "the number of workers changes");
         Ok(())
+    }
+
+    /// Moves one worker of a fleet that is whole and unevenly spread, by the Eviction API and so under the disruption budget.
+    async fn even_out(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
+        let (Some(nodes), Some(deployment)) = (&self.caches.nodes, &observed.deployment) else { return Ok(()) };
+        if !status::is_whole(deployment, pipeline.size.workers)
+            || self.generations.is_old(&pipeline.key, deployment)
+        {
+            return Ok(());
+        }
+        let (nodes, pods) = (nodes.all(&nobodys()), observed.pods.iter().map(Arc::as_ref));
+        let nodes: Vec<&NodeFacts> = nodes.iter().map(Arc::as_ref).collect();
+        let pods: Vec<&WorkerPod> = pods.collect();
+        let labels = &self.installation.accelerator_labels;
+        let Some(pod) = spread::to_move(&pipeline.placement, labels, &pods, &nodes) else { return Ok(()) };
+        let may = {
+            let mut moves = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+            moves.entry(pipeline.key.clone()).or_default().may(&nodes)
+        };
+        if !may {
+            return Ok(());
+        }
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        self.metrics.written("Eviction");
+        tracing::info!(pipeline = %pipeline.key, pod = pod.name, "a worker is moved, to spread them");
+        match api.evict(&pod.name, &EvictParams::default()).await {
+            Ok(_) => Ok(()),
+            // The disruption budget says not now, or it is gone.
+            Err(kube::Error::Api(status)) if status.code == 429 || status.code == 404 => Ok(()),
+            Err(source) => Err(ApplyError::Api { what: format!("Eviction of pod {}", pod.name), source }),
+        }
     }
 
     fn status(
@@ -325,6 +366,10 @@ impl Context {
             pipeline,
             pods: &observed.pods,
             deployment: observed.deployment.as_deref(),
+            deployment_is_old: observed
+                .deployment
+                .as_ref()
+                .is_some_and(|deployment| self.generations.is_old(&pipeline.key, deployment)),
             workers: &workers,
             agreed: decided.agreed.as_ref(),
             consistency: &decided.consistency,
@@ -438,6 +483,8 @@ impl Context {
 
     fn forget(&self, key: &Key) {
         self.applied.forget(key);
+        self.generations.forget(key);
+        self.moves.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.metrics.forget(key);
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }

@@ -231,7 +231,7 @@ async fn scrape(answers: Arc<Answers>, pods: Arc<Cache<WorkerPod>>, work: Arc<Wo
         let targets = pods.keys().into_iter().flat_map(|key| {
             let of = pods.all(&key).into_iter().filter(|pod| pod.stays());
             of.filter_map(move |pod| {
-                Some(Target { key: key.clone(), uid: pod.uid.clone(), address: pod.address?, port })
+                Some(Target { key: key.clone(), uid: pod.uid.clone(), address: pod.address?, port, tls: pod.tls })
             })
         });
         for key in answers.round(targets.collect(), clock()).await {

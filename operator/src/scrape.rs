@@ -3,6 +3,9 @@
 //! Each answer is bounded in bytes and time, nothing is followed elsewhere, and a worker that answers badly is one value that
 //! is missing.
 
+/// TLS to workers.
+mod tls;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +16,7 @@ use feedmill_protocol::http::PATH_STATUS;
 use feedmill_protocol::report::WorkerStatus;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
@@ -66,6 +70,8 @@ pub struct Target {
     pub address: IpAddr,
     /// Where it listens.
     pub port: u16,
+    /// Whether it speaks TLS there.
+    pub tls: bool,
 }
 
 /// What all workers said last.
@@ -108,7 +114,7 @@ impl Answers {
             let (places, answers) = (Arc::clone(&places), Arc::clone(self));
             tasks.spawn(async move {
                 let _place = places.acquire_owned().await;
-                let answer = ask(SocketAddr::new(target.address, target.port)).await.map(Arc::new);
+                let answer = ask(SocketAddr::new(target.address, target.port), target.tls).await.map(Arc::new);
                 answers.keep(&target.uid, Seen { at: now, answer }).then_some(target.key)
             });
         }
@@ -125,13 +131,26 @@ fn is_due(seen: Option<&Seen>, now: Instant) -> bool {
 }
 
 /// Asks one worker.
-async fn ask(address: SocketAddr) -> Result<WorkerStatus, ScrapeError> {
-    tokio::time::timeout(TIMEOUT, answer(address)).await.map_err(|_| ScrapeError::Timeout)?
+async fn ask(address: SocketAddr, tls: bool) -> Result<WorkerStatus, ScrapeError> {
+    let asked = async {
+        let stream = TcpStream::connect(address).await.map_err(|error| cannot_connect(&error))?;
+        if !tls {
+            return answer(address, stream).await;
+        }
+        answer(address, tls::secure(address.ip(), stream).await.map_err(|error| cannot_connect(&error))?).await
+    };
+    tokio::time::timeout(TIMEOUT, asked).await.map_err(|_| ScrapeError::Timeout)?
 }
 
-async fn answer(address: SocketAddr) -> Result<WorkerStatus, ScrapeError> {
-    let connect = |error: &dyn std::fmt::Display| ScrapeError::Connect(error.to_string());
-    let stream = TcpStream::connect(address).await.map_err(|error| connect(&error))?;
+fn cannot_connect(error: &dyn std::fmt::Display) -> ScrapeError {
+    ScrapeError::Connect(error.to_string())
+}
+
+async fn answer<S>(address: SocketAddr, stream: S) -> Result<WorkerStatus, ScrapeError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let connect = cannot_connect;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| connect(&error))?;
     // Ends with the request: both halves are dropped together.

@@ -28,31 +28,91 @@ pub fn measure(
     }
 }
 
-/// Between the fullest and the emptiest place. Only places with a node that takes workers count, and only workers of the newest
-/// template: those of older ones are leaving.
+/// Between the fullest and the emptiest place.
 fn skew(
     placement: &PlacementSpec,
     accelerator_labels: &[String],
     placed: &[(&WorkerPod, &str)],
     nodes: &[&NodeFacts],
 ) -> Option<i32> {
+    let places = places(placement, accelerator_labels, placed, nodes)?;
+    let counts = || places.values().map(|pods| i32::try_from(pods.len()).unwrap_or(i32::MAX));
+    Some(counts().max()? - counts().min()?)
+}
+
+/// The workers of each place. Only places with a node that takes workers count, and only workers of the newest template: those of
+/// older ones are leaving.
+fn places<'a>(
+    placement: &PlacementSpec,
+    accelerator_labels: &[String],
+    placed: &[(&'a WorkerPod, &str)],
+    nodes: &[&'a NodeFacts],
+) -> Option<BTreeMap<&'a str, Vec<&'a WorkerPod>>> {
     let newest = placed.iter().map(|(pod, _)| pod).max_by_key(|pod| pod.made)?.template.as_deref();
     let key = placement.spread.topology_key.as_str();
-    let mut places: BTreeMap<&str, i32> = nodes
+    let mut places: BTreeMap<&str, Vec<&WorkerPod>> = nodes
         .iter()
         .filter(|node| takes_workers(placement, accelerator_labels, node))
-        .filter_map(|node| Some((node.labels.get(key)?.as_str(), 0)))
+        .filter_map(|node| Some((node.labels.get(key)?.as_str(), Vec::new())))
         .collect();
     let place_of: BTreeMap<&str, &str> =
         nodes.iter().filter_map(|node| Some((node.name.as_str(), node.labels.get(key)?.as_str()))).collect();
     for (pod, node) in placed {
         if pod.template.as_deref() == newest
-            && let Some(count) = place_of.get(node).and_then(|place| places.get_mut(place))
+            && let Some(pods) = place_of.get(node).and_then(|place| places.get_mut(place))
         {
-            *count += 1;
+            pods.push(pod);
         }
     }
-    Some(places.values().max()? - places.values().min()?)
+    Some(places)
+}
+
+/// The worker that should go elsewhere, of a fleet that is whole and stands too unevenly: the newest of the fullest place. None where
+/// no move helps.
+#[must_use]
+pub fn to_move<'a>(
+    placement: &PlacementSpec,
+    accelerator_labels: &[String],
+    pods: &[&'a WorkerPod],
+    nodes: &[&'a NodeFacts],
+) -> Option<&'a WorkerPod> {
+    if placement.spread.mode != SpreadMode::Even || pods.iter().any(|pod| !pod.serves()) {
+        return None;
+    }
+    let placed: Vec<(&WorkerPod, &str)> =
+        pods.iter().filter_map(|pod| Some((*pod, pod.node.as_deref()?))).collect();
+    let places = places(placement, accelerator_labels, &placed, nodes)?;
+    let fewest = places.values().map(Vec::len).min()?;
+    let fullest = places.into_values().max_by_key(|pods| (pods.len(), pods.iter().map(|pod| pod.made).max()))?;
+    let is_uneven = fullest.len() - fewest > usize::try_from(placement.spread.max_skew).unwrap_or(usize::MAX);
+    // Moving one makes two counts nearer only when they differ by two.
+    (is_uneven && fullest.len() - fewest > 1)
+        .then(|| fullest.into_iter().max_by_key(|pod| (pod.made, pod.name.as_str())))
+        .flatten()
+}
+
+/// Moves of one pipeline that were tried for one set of nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moves {
+    nodes: Vec<String>,
+    tried: u8,
+}
+
+/// A scheduler that puts the worker back where it was will do so again.
+const MOST_MOVES: u8 = 3;
+
+impl Moves {
+    /// Whether one more may be tried; counted if so. Other nodes are another chance.
+    pub fn may(&mut self, nodes: &[&NodeFacts]) -> bool {
+        let mut names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+        names.sort_unstable();
+        if names != self.nodes {
+            *self = Self { nodes: names, tried: 0 };
+        }
+        let may = self.tried < MOST_MOVES;
+        self.tried = self.tried.saturating_add(u8::from(may));
+        may
+    }
 }
 
 /// Whether the scheduler may put a worker there.
@@ -92,6 +152,7 @@ pub fn satisfied(placement: &PlacementSpec, status: &PlacementStatus) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::SpreadSpec;
 
     fn node(name: &str) -> NodeFacts {
         NodeFacts {
@@ -151,6 +212,36 @@ mod tests {
         let found = measured(&placement, &pods, &[node("n1"), node("n2")]);
         assert_eq!(found, PlacementStatus { nodes: 2, max_per_node: 3, skew: Some(0) });
         assert_eq!(satisfied(&placement, &found), Some(true));
+    }
+
+    #[test]
+    fn a_whole_fleet_moves_the_newest_worker_of_the_fullest_place_if_that_helps() {
+        let placement = PlacementSpec::default();
+        let nodes = [node("n1"), node("n2"), node("n3")];
+        let nodes: Vec<&NodeFacts> = nodes.iter().collect();
+        let moved = |placement: &PlacementSpec, pods: &[WorkerPod]| {
+            let pods: Vec<&WorkerPod> = pods.iter().collect();
+            to_move(placement, &[], &pods, &nodes).map(|pod| pod.name.clone())
+        };
+        let mut uneven = pods(&[("n1", "t"), ("n1", "t"), ("n2", "t")]);
+        uneven.iter_mut().for_each(|pod| pod.ready = true);
+        assert_eq!(moved(&placement, &uneven).as_deref(), Some("p1"));
+        let loose = SpreadSpec { max_skew: 2, ..SpreadSpec::default() };
+        assert_eq!(moved(&PlacementSpec { spread: loose, ..placement.clone() }, &uneven), None);
+        // Not while one is on its way.
+        uneven[2].ready = false;
+        assert_eq!(moved(&placement, &uneven), None);
+        let mut even = pods(&[("n1", "t"), ("n1", "t"), ("n2", "t"), ("n3", "t")]);
+        even.iter_mut().for_each(|pod| pod.ready = true);
+        assert_eq!(moved(&placement, &even), None);
+    }
+
+    #[test]
+    fn moves_end_after_three_until_nodes_change() {
+        let (one, two) = (node("n1"), node("n2"));
+        let mut moves = Moves::default();
+        assert_eq!([(); 4].map(|()| moves.may(&[&one])), [true, true, true, false]);
+        assert!(moves.may(&[&one, &two]));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use feedmill_protocol::hash::hex;
-use feedmill_protocol::pipeline::spec::{Metadata, PipelineSpec, Purpose, S3Spec};
+use feedmill_protocol::pipeline::spec::{Metadata, PipelineSpec, Purpose, S3Spec, ServingSpec};
 use feedmill_protocol::pipeline::validated::{API_VERSION, KIND};
 use feedmill_protocol::pipeline::{FieldError, Pipeline, Quantity};
 use k8s_openapi::api::core::v1::EnvVar;
@@ -109,6 +109,10 @@ pub struct ValidatedWorker {
     pub account: Account,
     /// The Secret with S3 keys.
     pub credentials: Option<String>,
+    /// The Secret with the tokens that are admitted.
+    pub tokens: Option<String>,
+    /// The Secret with the workers' certificate and its key.
+    pub certificate: Option<String>,
     /// Requests by resource.
     pub requests: BTreeMap<String, Amount>,
     /// Limits by resource.
@@ -153,13 +157,13 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
         kind: KIND.into(),
         metadata: Metadata { name: raw.name_any() },
         spec: PipelineSpec::of_data(
-            // Workers find the keys where they are mounted.
+            // Workers find keys, tokens and certificates where they are mounted.
             S3Spec { credentials_secret_ref: None, ..spec.s3.clone() },
             spec.streams.clone(),
             spec.processor.clone(),
             spec.limits.clone(),
             spec.cache.clone(),
-            spec.serving.clone(),
+            ServingSpec { token_secret_ref: None, tls_secret_ref: None, ..spec.serving.clone() },
         ),
     };
     if let Err(found) = document.validate() {
@@ -279,6 +283,8 @@ fn worker(raw: &DataPipeline, errors: &mut Vec<FieldError>) -> ValidatedWorker {
         pull_secrets: image_pull_secrets.iter().map(|secret| secret.name.clone()).collect(),
         account,
         credentials: raw.spec.s3.credentials_secret_ref.as_ref().map(|secret| secret.name.clone()),
+        tokens: raw.spec.serving.token_secret_ref.as_ref().map(|secret| secret.name.clone()),
+        certificate: raw.spec.serving.tls_secret_ref.as_ref().map(|secret| secret.name.clone()),
         requests,
         limits,
         disk: raw.spec.cache.disk.0,

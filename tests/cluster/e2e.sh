@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# e2e.sh [SCENARIO...]: Feedmill on a real cluster, as a user installs it. Needs a cluster that is up and nothing else.
-# Programs are those of `cargo build` (or of $FEEDMILL_PROGRAMS). Each scenario says what it saw and how long it took.
+# e2e.sh [--usual | SCENARIO...]: Feedmill on a real cluster, as a user installs it. Needs a cluster of 3 nodes that is up and
+# nothing else. --usual: those that `make test` runs. Programs are those of `cargo build` (or of $FEEDMILL_PROGRAMS).
+# Each scenario says what it saw and how long it took; they run in the order of `all`, and those after `install` and `apply` need both.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 root=$(readlink -f "$here/../..")
 eval "$("$here/cluster" env)"
 work=$(mktemp -d)
 programs=${FEEDMILL_PROGRAMS:-$(cd "$root" && cargo metadata --locked --no-deps --format-version 1 | python3 -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')/debug}
+ranks=$programs/examples/ranks
 s3=172.30.0.254:9000
+reference=172.30.0.254:8470                                   # a worker of this machine, which no cluster knows
 system=feedmill-system
 team=team
 
@@ -34,6 +37,38 @@ for pod in json.load(sys.stdin)["items"]:
         print(pod["metadata"]["name"], pod["metadata"]["uid"], pod["spec"].get("nodeName", "-"), pod["status"].get("podIP", "-"))'; }
 spread() { live "$1" | awk '{count[$3]++} END {for (node in count) print node "=" count[node]}' | sort | xargs; }
 addresses() { live "$1" | awk '{print $4}'; }
+uids() { live "$1" | awk '{print $2}' | sort; }
+both() { comm -12 <(echo "$1") <(echo "$2") | wc -l; }   # so many lines of two sorted lists are the same
+whole() { # PIPELINE WORKERS [SECONDS]: as many serve as are wanted, and nothing is on its way
+    until_ok "${3:-120}" "$2 workers of $1" ready_is "$1" "$2"
+    until_ok 60 "$1 to be Ready" is "$1" Ready True
+    until_ok 60 "$1 to settle" is "$1" Progressing False
+}
+
+# A training outside of the cluster, which finds its workers by the cluster's DNS. It pulls until it is told to stop; every position
+# must have come once, with the hashes that a worker without any cluster gives.
+pull() { # PIPELINE
+    printf 'nameserver 172.30.0.1\noptions timeout:1\n' >"$work/resolv.conf"
+    rm -f "$work/pull.in"; mkfifo "$work/pull.in"
+    unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; exec "$2" --until-stdin-closes --steps 100000 --step-ms 200 --ranks 4 --micro-batch 2 "$3"' \
+        - "$work/resolv.conf" "$ranks" "http://$1.$team.svc.cluster.local:8470" <"$work/pull.in" >"$work/pull.out" 2>"$work/pull.err" &
+    echo $! >"$work/pull.pid"
+    exec 8>"$work/pull.in"
+    until_ok 60 "the first step of the ranks" test -s "$work/pull.out"
+}
+pulled() { # they have had no error, and are asked to end
+    local steps
+    exec 8>&-
+    tail --pid="$(cat "$work/pull.pid")" -f /dev/null
+    rm -f "$work/pull.pid"
+    tail -1 "$work/pull.out" | grep -q '"samples_a_second"' || { say "the ranks had an error: $(cat "$work/pull.err")"; return 1; }
+    steps=$(($(wc -l <"$work/pull.out") - 1))
+    "$ranks" --steps $steps --step-ms 0 --ranks 4 --micro-batch 2 "http://$reference" >"$work/reference.out"
+    # The chain after the last step is over all samples.
+    same "$(tail -1 "$work/pull.out" | field chain)" "$(tail -1 "$work/reference.out" | field chain)" "chain of hashes"
+    say "ranks: $(tail -1 "$work/pull.out" | field positions) positions in $steps steps without an error, longest wait $(tail -1 "$work/pull.out" | field longest_wait_seconds) s, $(tail -1 "$work/pull.out" | field moved) batches by another worker"
+}
+field() { python3 -c 'import json, sys; value = json.load(sys.stdin)[sys.argv[1]]; print(round(value, 2) if isinstance(value, float) else value)' "$1"; }
 
 # Hashes of positions, from any worker.
 hashes() { # ADDRESS RANGE
@@ -46,7 +81,7 @@ apiVersion: feedmill.dev/v1alpha1
 kind: DataPipeline
 metadata: {name: $1, namespace: $team}
 spec:
-  s3: {region: us-east-1, endpoint: "http://$s3", forcePathStyle: true, credentialsSecretRef: {name: s3-keys}}
+  s3: {region: us-east-1, endpoint: "http://s3.$team.svc:9000", forcePathStyle: true, credentialsSecretRef: {name: s3-keys}}
   streams:
   - name: train
     seed: ${SEED:-42}
@@ -66,6 +101,8 @@ Y
 
 # ------------------------------------------------------------ what is needed
 
+program() { case $1 in ranks) echo "$ranks";; *) echo "$programs/feedmill-$1";; esac; }
+
 prepare() {
     local name
     mkdir -p "$work/s3"
@@ -74,8 +111,13 @@ prepare() {
     ROOT_ACCESS_KEY=e2e ROOT_SECRET_KEY=e2e-secret "$("$root/tools/versitygw.sh")" --port "$s3" --iam-dir "$work/users" posix --sidecar "$work/metadata" \
         "$work/s3" >"$work/s3.log" 2>&1 &
     echo $! >"$work/s3.pid"
-    for name in worker operator; do
-        "$here/cluster" image "localhost/feedmill/$name:e2e" "$work/$name.tar" "$programs/feedmill-$name"
+    pipeline fleet | sed "s/, credentialsSecretRef: {name: s3-keys}//; s/s3.$team.svc:9000/$s3/" >"$work/local.yaml"
+    mkdir "$work/manifests"
+    AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret RUST_LOG=warn "$programs/feedmill-worker" --pipeline "$work/local.yaml" --cache-dir "$work/manifests" \
+        --listen $reference --insecure-no-token >"$work/reference.log" 2>&1 &
+    echo $! >"$work/reference.pid"
+    for name in worker operator ranks; do
+        "$here/cluster" image "localhost/feedmill/$name:e2e" "$work/$name.tar" "$(program $name)"
         "$here/cluster" load-image "$work/$name.tar"
         say "image of $name: $(du -m "$work/$name.tar" | cut -f1) MB"
     done
@@ -83,208 +125,30 @@ prepare() {
         kubectl create namespace "$name" >/dev/null
         kubectl label namespace "$name" pod-security.kubernetes.io/enforce=restricted >/dev/null
     done
+    # The server has a name in the cluster, which workers must resolve.
+    k apply -f - >/dev/null <<Y
+apiVersion: v1
+kind: Service
+metadata: {name: s3}
+spec: {clusterIP: None, ports: [{name: http, port: 9000}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: s3, labels: {kubernetes.io/service-name: s3}}
+addressType: IPv4
+endpoints: [{addresses: ["${s3%:*}"]}]
+ports: [{name: http, port: 9000}]
+Y
     k create secret generic s3-keys --from-literal=access-key-id=e2e --from-literal=secret-access-key=e2e-secret >/dev/null
 }
 worker_image=localhost/feedmill/worker:e2e
 
-# ------------------------------------------------------------ scenarios, in this order
+. "$here/life.sh"
+. "$here/faults.sh"
 
-s_install() {
-    helm install feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m \
-        --set global.imageRegistry=localhost --set operator.image.tag=e2e --set worker.image.tag=e2e --set operator.image.pullPolicy=Never >/dev/null
-    kubectl wait --for=condition=Established crd/datapipelines.feedmill.dev --timeout=20s >/dev/null
-    same "$(kubectl -n $system get deploy feedmill -o 'jsonpath={.status.readyReplicas}')" 2
-    kubectl explain dpl.spec.placement.spread.mode | grep -q OnePerNode
-}
-
-s_apply() { # a fleet stands, spread over the nodes
-    local t; t=$(date +%s%N)
-    pipeline fleet "  replicas: 3" | kubectl apply -f - >/dev/null
-    k wait --for=condition=Ready dpl/fleet --timeout=120s >/dev/null
-    say "all Ready after $(seconds "$t") s"
-    until_ok 30 "counts" ready_is fleet 3
-    same "$(spread fleet)" "n1=1 n2=1 n3=1"
-    until_ok 30 "a plan" is fleet PlanConsistent True
-    same "$(k get configmap fleet-plan -o 'jsonpath={.data.train}')" "$(get fleet '{.status.planDigests.train}')"
-    k get dpl | head -2
-    same "$(k get dpl fleet --no-headers | awk '{print $2, $3, $4, $5, $6}')" "True WorkersServe 3 3 3"
-    is fleet SpreadSatisfied True
-    # Applied again it is the same object.
-    local generation; generation=$(get fleet '{.metadata.generation}')
-    pipeline fleet "  replicas: 3" | kubectl apply -f - >/dev/null
-    same "$(get fleet '{.metadata.generation}')" "$generation"
-}
-
-s_read() { # a reader outside of the cluster: every position of an epoch once, the same from each worker and from no cluster at all
-    local samples address
-    samples=$(get fleet '{.status.samplesPerEpoch.train}')
-    pipeline fleet | sed '/credentialsSecretRef/s/, credentialsSecretRef: {name: s3-keys}//' >"$work/local.yaml"
-    local start; for ((start = 0; start < samples; start += 32)); do echo "$start-$((start + 32 < samples ? start + 32 : samples))"; done >"$work/ranges"
-    AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret bash -c 'while read -r range; do "$0" get "$1" "$range"; done <"$2"' "$programs/feedmill" "$work/local.yaml" "$work/ranges" |
-        awk '$1 ~ /^[0-9]+$/ {print $1, $7}' >"$work/local"
-    same "$(wc -l <"$work/local")" "$samples" "positions, without a cluster"
-    for address in $(addresses fleet); do
-        while read -r range; do hashes "$address" "$range"; done <"$work/ranges" >"$work/read"
-        cmp "$work/local" "$work/read"
-    done
-    say "$samples positions, the same from 3 workers and from this machine"
-}
-
-s_refused() { # contradictions are refused when they are applied, with the field
-    local count=0 edit field answer
-    pipeline wrong | kubectl create --dry-run=client -o json -f - >"$work/wrong.json"
-    while read -r field edit; do
-        if answer=$(python3 "$here/edit.py" "$edit" <"$work/wrong.json" | kubectl apply --dry-run=server -f - 2>&1); then
-            say "not refused: $edit"
-            return 1
-        fi
-        [[ $answer == *"$field"* ]] || { say "$edit: the field $field is not named: $answer"; return 1; }
-        count=$((count + 1))
-    done <"$here/refused.txt"
-    say "$count refused"
-    [ "$count" -ge 20 ]
-}
-
-s_edits() { # what may change while workers run
-    local count=0 edit
-    pipeline fleet "  replicas: 3" | kubectl create --dry-run=client -o json -f - >"$work/fleet.json"
-    while read -r edit; do
-        python3 "$here/edit.py" "$edit" <"$work/fleet.json" | kubectl apply --dry-run=server -f - >/dev/null || { say "refused: $edit"; return 1; }
-        count=$((count + 1))
-    done <"$here/edits.txt"
-    say "$count accepted"
-    [ "$count" -ge 10 ]
-}
-
-s_scale() { # 2 → 6 → 2 by kubectl scale; the rest stays spread and is not touched
-    local t before
-    k scale dpl/fleet --replicas=2 >/dev/null
-    until_ok 90 "2 workers" ready_is fleet 2
-    before=$(live fleet | awk '{print $2}' | sort)
-    t=$(date +%s%N)
-    k scale dpl/fleet --replicas=6 >/dev/null
-    until_ok 120 "6 workers" ready_is fleet 6
-    say "2 → 6 in $(seconds "$t") s: $(spread fleet)"
-    same "$(spread fleet)" "n1=2 n2=2 n3=2"
-    same "$(comm -12 <(echo "$before") <(live fleet | awk '{print $2}' | sort) | wc -l)" 2 "workers that stayed"
-    # Whoever remains answers while the others drain.
-    t=$(date +%s%N)
-    k scale dpl/fleet --replicas=2 >/dev/null
-    until_ok 120 "2 workers" ready_is fleet 2
-    say "6 → 2 in $(seconds "$t") s: $(spread fleet)"
-    same "$(spread fleet | tr ' ' '\n' | cut -d= -f2 | sort -u)" 1 "workers a node"
-    hashes "$(addresses fleet | head -1)" 0-8 | cmp - <(head -8 "$work/local")
-    same "$(get fleet '{.spec.replicas}')" 2
-    # The Deployment's number has one writer.
-    same "$(k get deploy fleet-worker -o json --show-managed-fields | python3 -c '
-import json, sys
-for entry in json.load(sys.stdin)["metadata"]["managedFields"]:
-    if "f:replicas" in entry["fieldsV1"].get("f:spec", {}): print(entry["manager"])')" feedmill-operator-size
-}
-
-s_stream() { # another stream: refused while workers run, allowed while suspended
-    local answer plan
-    plan=$(get fleet '{.status.planDigests.train}')
-    answer=$(SEED=43 pipeline fleet "  replicas: 2" | kubectl apply -f - 2>&1) && { say "not refused"; return 1; }
-    [[ $answer == *spec.streams*suspend* ]] || { say "$answer"; return 1; }
-    k patch dpl fleet --type merge -p '{"spec": {"suspend": true}}' >/dev/null
-    until_ok 120 "no workers" ready_is fleet 0
-    is fleet Suspended True
-    until_ok 30 "the plan to be forgotten" bash -c "! kubectl -n $team get configmap fleet-plan"
-    SEED=43 pipeline fleet "  replicas: 2" | kubectl apply -f - >/dev/null
-    k patch dpl fleet --type merge -p '{"spec": {"suspend": false}}' >/dev/null
-    k wait --for=condition=Ready dpl/fleet --timeout=120s >/dev/null
-    until_ok 30 "a plan" is fleet PlanConsistent True
-    [ "$(get fleet '{.status.planDigests.train}')" != "$plan" ] || { say "the same plan"; return 1; }
-}
-
-s_overwritten() { # a manifest is overwritten: who comes new stays unready, who serves goes on
-    local pod served manifest=$work/s3/quickstart/data/captions.jsonl
-    read -r pod _ _ _ < <(live fleet)
-    served=$(live fleet | awk -v gone="$pod" '$1 != gone {print $4}')
-    cp "$manifest" "$work/kept"
-    head -n -1 "$work/kept" >"$manifest"
-    k delete pod "$pod" --wait=false >/dev/null
-    until_ok 90 "PlanConsistent=False" is fleet PlanConsistent False
-    until_ok 30 "Ready=False" is fleet Ready PlanDiffers reason
-    condition fleet Ready message | grep -q 'overwritten'
-    hashes "$served" 0-8 >/dev/null
-    cp "$work/kept" "$manifest"
-    # It reads the data once; another start reads what was restored.
-    k get pods -l feedmill.dev/pipeline=fleet -o name | while read -r name; do
-        [ "$(k get "$name" -o 'jsonpath={.status.containerStatuses[0].ready}')" = true ] || k delete "$name" --wait=false >/dev/null
-    done
-    until_ok 90 "the fleet to be whole again" is fleet Ready True
-}
-
-s_conflict() { # somebody else's Service in the way
-    k create service clusterip other --tcp=80 >/dev/null
-    pipeline other | kubectl apply -f - >/dev/null
-    until_ok 30 "NameConflict" is other Ready NameConflict reason
-    same "$(k get service other -o 'jsonpath={.spec.clusterIP}' | grep -c None || true)" 0 "it was taken over"
-    k delete service other >/dev/null
-    k delete dpl other >/dev/null
-}
-
-s_image() { # an image that is not there: told, and the old workers serve on
-    local before; before=$(live fleet | awk '{print $2}' | sort)
-    k patch dpl fleet --type merge -p '{"spec": {"worker": {"image": "localhost/none:1"}}}' >/dev/null
-    until_ok 60 "Degraded" is fleet Degraded ImagePullFailed reason
-    is fleet Ready True
-    same "$(comm -12 <(echo "$before") <(live fleet | awk '{print $2}' | sort) | wc -l)" 2 "old workers"
-    k patch dpl fleet --type merge -p "{\"spec\": {\"worker\": {\"image\": \"$worker_image\"}}}" >/dev/null
-    until_ok 90 "well again" is fleet Degraded False
-}
-
-s_leader() { # the leading operator dies: another acts within 20 s, and no worker is touched
-    local before t leader
-    before=$(live fleet | awk '{print $2}' | sort)
-    leader=$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')
-    kubectl -n $system delete pod "$leader" --grace-period=0 --force >/dev/null 2>&1
-    t=$(date +%s%N)
-    k scale dpl/fleet --replicas=3 >/dev/null
-    until_ok 40 "a third worker" bash -c "[ \"\$(kubectl -n $team get deploy fleet-worker -o 'jsonpath={.spec.replicas}')\" = 3 ]"
-    say "the next change was made after $(seconds "$t") s"
-    until_ok 60 "3 workers" ready_is fleet 3
-    same "$(comm -12 <(echo "$before") <(live fleet | awk '{print $2}' | sort) | wc -l)" 2 "workers that stayed"
-}
-
-s_upgrade() { # the chart with another default image replaces no worker
-    pipeline plain "  replicas: 2" | grep -v ' image: ' | kubectl apply -f - >/dev/null
-    k wait --for=condition=Ready dpl/plain --timeout=120s >/dev/null
-    local before; before=$(live plain | awk '{print $2}' | sort)
-    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set worker.image.tag=newer --set operator.podLabels.step=two >/dev/null
-    until_ok 60 "UpToDate=False" is plain UpToDate False
-    same "$(live plain | awk '{print $2}' | sort)" "$before" "workers"
-    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set worker.image.tag=e2e >/dev/null
-    until_ok 60 "UpToDate=True" is plain UpToDate True
-    k delete dpl plain >/dev/null
-}
-
-s_steady() { # nothing happens: nothing is written
-    until_ok 60 "to settle" is fleet Progressing False
-    sleep 15
-    local before after
-    before=$(writes)
-    sleep 60
-    after=$(writes)
-    say "$((after - before)) writes in a minute with one pipeline"
-    [ $((after - before)) -lt 2 ]
-}
-writes() { # of all operators, leases apart
-    kubectl -n $system get pods -l app.kubernetes.io/name=feedmill-operator -o 'jsonpath={range .items[*]}{.status.podIP}{"\n"}{end}' |
-        while read -r address; do curl -sf -m 5 "http://$address:8080/metrics"; done | awk '/^feedmill_operator_writes_total/ {sum += $2} END {print sum + 0}'
-}
-
-s_delete() { # nothing is left
-    k delete dpl --all --timeout=60s >/dev/null
-    until_ok 120 "everything to be gone" bash -c "[ -z \"\$(kubectl -n $team get deploy,svc,pdb,configmap,sa,networkpolicy,controllerrevision,pods -l app.kubernetes.io/managed-by=feedmill-operator -o name)\" ]"
-    helm uninstall feedmill -n $system --wait >/dev/null
-    # The definition is kept with the chart's default.
-    kubectl get crd datapipelines.feedmill.dev -o name >/dev/null
-}
-
-all="install apply read refused edits scale stream overwritten conflict image leader upgrade steady delete"
+all="install apply read refused edits scale hpa rollout broken_image stream overwritten conflict access keys one_per_node leader operator_down
+    api_server out_of_memory evicted drained node_dies partitioned upgrade steady namespace delete"
+usual="install apply read refused edits scale rollout overwritten leader delete"
 
 # ------------------------------------------------------------ run
 
@@ -292,13 +156,17 @@ dump() {
     say "---- what was there"
     kubectl get dpl -A -o yaml || true
     kubectl get pods -A -o wide || true
-    kubectl get events -A --sort-by=.lastTimestamp | tail -40 || true
+    kubectl get nodes -o wide || true
+    kubectl get events -A --sort-by=.metadata.creationTimestamp | tail -60 || true
     kubectl -n $system logs -l app.kubernetes.io/name=feedmill-operator --tail=60 --prefix || true
+    kubectl -n $system logs -l app.kubernetes.io/name=feedmill-operator --tail=60 --prefix --previous 2>/dev/null || true
     k logs -l app.kubernetes.io/component=worker --tail=20 --prefix || true
+    tail -5 "$work"/*.log "$work"/*.err 2>/dev/null || true
 }
 finish() {
     local code=$?
-    [ ! -e "$work/s3.pid" ] || kill "$(cat "$work/s3.pid")" 2>/dev/null || true
+    local pid
+    for pid in "$work"/*.pid; do [ ! -e "$pid" ] || kill "$(cat "$pid")" 2>/dev/null || true; done
     rm -rf "$work"
     exit $code
 }
@@ -307,7 +175,9 @@ trap finish EXIT
 passed=0
 begun=$(date +%s%N)
 prepare
-for scenario in ${*:-$all}; do
+chosen=$*
+[ "$chosen" != --usual ] || chosen=$usual
+for scenario in ${chosen:-$all}; do
     t=$(date +%s%N)
     # In a shell of its own, which its first failing line ends; not as a condition, where no line would.
     set +e

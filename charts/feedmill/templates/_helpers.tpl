@@ -57,6 +57,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch]
+# Moves one to another node when they stand unevenly; disruption budgets hold.
+- apiGroups: [""]
+  resources: [pods/eviction]
+  verbs: [create]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]

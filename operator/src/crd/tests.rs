@@ -82,6 +82,15 @@ fn the_definition_is_the_checked_in_one() {
 }
 
 #[test]
+fn the_page_lists_every_field() {
+    let page = reference::page();
+    for field in ["spec.replicas", "spec.streams[].datasets[].columns.images", "spec.worker.resources"] {
+        assert!(page.contains(&format!("| `{field}` |")), "{field}");
+    }
+    same("docs/reference.md", &page);
+}
+
+#[test]
 fn the_chart_installs_the_same_definition() {
     same("charts/feedmill/templates/crd.yaml", &template().unwrap());
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{
     HTTPGetAction, KeyToPath, Lifecycle, LifecycleHandler, LocalObjectReference, NodeAffinity, NodeSelector,
     NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodAntiAffinity, PodSecurityContext, PodSpec,
     PodTemplateSpec, Probe, ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecretProjection,
-    SecurityContext, SleepAction, Toleration, TopologySpreadConstraint, Volume, VolumeMount,
+    SecretVolumeSource, SecurityContext, SleepAction, Toleration, TopologySpreadConstraint, Volume, VolumeMount,
     VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
@@ -21,6 +21,8 @@ use crate::validate::{Account, RESTART_AT, ValidatedPipeline, short_hash};
 pub const PLAN_FOLDER: &str = "/etc/feedmill/plan";
 const DOCUMENT_FOLDER: &str = "/etc/feedmill/pipeline";
 const KEYS_FOLDER: &str = "/etc/feedmill/s3";
+const TOKEN_FOLDER: &str = "/etc/feedmill/token";
+const TLS_FOLDER: &str = "/etc/feedmill/tls";
 const CACHE_FOLDER: &str = "/var/cache/feedmill";
 /// The document's hash, so that another document is another template.
 const DOCUMENT_HASH: &str = "feedmill.dev/pipeline-hash";
@@ -58,6 +60,8 @@ pub fn template_inputs(pipeline: &ValidatedPipeline) -> String {
         worker.labels,
         worker.annotations,
         worker.restart_at,
+        worker.tokens,
+        worker.certificate,
     ]);
     short_hash(inputs.to_string().as_bytes())
 }
@@ -129,9 +133,16 @@ fn container(pipeline: &ValidatedPipeline, installation: &Installation) -> Conta
         format!("--cache-dir={CACHE_FOLDER}"),
         format!("--plan-dir={PLAN_FOLDER}"),
         format!("--drain-seconds={}", pipeline.drain_seconds),
-        // Pods listen where others reach them; who may is the network policy's to say.
-        "--insecure-no-token".into(),
     ];
+    match worker.tokens {
+        Some(_) => arguments.push(format!("--token-file={TOKEN_FOLDER}/token")),
+        // Pods listen where others reach them; who may is the network policy's to say.
+        None => arguments.push("--insecure-no-token".into()),
+    }
+    if worker.certificate.is_some() {
+        arguments.push(format!("--tls-cert={TLS_FOLDER}/tls.crt"));
+        arguments.push(format!("--tls-key={TLS_FOLDER}/tls.key"));
+    }
     if worker.credentials.is_some() {
         arguments.push(format!("--s3-credentials-dir={KEYS_FOLDER}"));
     }
@@ -148,6 +159,12 @@ fn container(pipeline: &ValidatedPipeline, installation: &Installation) -> Conta
     if worker.credentials.is_some() {
         mounts.push(read("s3", KEYS_FOLDER));
     }
+    if worker.tokens.is_some() {
+        mounts.push(read("token", TOKEN_FOLDER));
+    }
+    if worker.certificate.is_some() {
+        mounts.push(read("tls", TLS_FOLDER));
+    }
     mounts.push(VolumeMount {
         name: "cache".into(),
         mount_path: CACHE_FOLDER.into(),
@@ -157,6 +174,7 @@ fn container(pipeline: &ValidatedPipeline, installation: &Installation) -> Conta
         http_get: Some(HTTPGetAction {
             path: Some(path.into()),
             port: IntOrString::String("http".into()),
+            scheme: worker.certificate.is_some().then(|| "HTTPS".into()),
             ..HTTPGetAction::default()
         }),
         period_seconds: Some(period),
@@ -243,6 +261,25 @@ fn volumes(pipeline: &ValidatedPipeline, names: &Names) -> Vec<Volume> {
             }),
             ..Volume::default()
         });
+    }
+    let secret = |volume: &str, secret: &str, keys: &[&str]| Volume {
+        name: volume.into(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(secret.into()),
+            items: Some(
+                keys.iter()
+                    .map(|key| KeyToPath { key: (*key).into(), path: (*key).into(), ..KeyToPath::default() })
+                    .collect(),
+            ),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
+    };
+    if let Some(tokens) = &pipeline.worker.tokens {
+        volumes.push(secret("token", tokens, &["token"]));
+    }
+    if let Some(certificate) = &pipeline.worker.certificate {
+        volumes.push(secret("tls", certificate, &["tls.crt", "tls.key"]));
     }
     volumes.push(Volume {
         name: "cache".into(),

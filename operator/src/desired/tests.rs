@@ -16,6 +16,7 @@ placement:
 updateStrategy: {maxSurge: 2, maxUnavailable: 1}
 disruptionBudget: {maxUnavailable: 1}
 drainSeconds: 30
+serving: {tokenSecretRef: {name: token}, tlsSecretRef: {name: tls}}
 networkPolicy: {enabled: true, trainers: [{podSelector: {matchLabels: {app: trainer}}}]}
 worker:
   image: registry.example/worker@sha256:0000

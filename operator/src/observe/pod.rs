@@ -25,6 +25,8 @@ pub struct WorkerPod {
     pub node: Option<String>,
     /// Its address, once it has one.
     pub address: Option<IpAddr>,
+    /// Whether it speaks TLS.
+    pub tls: bool,
     /// Whether it serves.
     pub ready: bool,
     /// Whether it is told to go.
@@ -121,6 +123,7 @@ impl From<Pod> for WorkerPod {
             uid: pod.uid().unwrap_or_default(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
             address: status.pod_ip.and_then(|address| address.parse().ok()),
+            tls: speaks_tls(&pod),
             ready,
             leaving: pod.metadata.deletion_timestamp.is_some(),
             over: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
@@ -144,6 +147,14 @@ impl WorkerPod {
     pub fn serves(&self) -> bool {
         self.ready && self.stays()
     }
+}
+
+/// As it is asked by the kubelet.
+fn speaks_tls(pod: &Pod) -> bool {
+    let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let probe = containers.find(|container| container.name == WORKER);
+    let probe = probe.and_then(|container| container.readiness_probe.as_ref()?.http_get.as_ref());
+    probe.is_some_and(|probe| probe.scheme.as_deref() == Some("HTTPS"))
 }
 
 /// What is wrong with a container that is not ready.

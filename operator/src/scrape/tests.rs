@@ -111,11 +111,39 @@ fn http(status: &str, body: &str) -> Vec<u8> {
 async fn a_bad_answer_is_one_missing_value() {
     let good = serde_json::to_string(&worker("p")).unwrap();
     let address = answering(http("200 OK", &good)).await;
-    assert_eq!(ask(address).await.unwrap(), worker("p"));
-    assert_eq!(ask(answering(http("302 Found", "")).await).await, Err(ScrapeError::Status(302)));
+    assert_eq!(ask(address, false).await.unwrap(), worker("p"));
+    assert_eq!(ask(answering(http("302 Found", "")).await, false).await, Err(ScrapeError::Status(302)));
     for body in ["{}".to_owned(), " ".repeat(MAX_BYTES + 1)] {
-        let answer = ask(answering(http("200 OK", &body)).await).await;
+        let answer = ask(answering(http("200 OK", &body)).await, false).await;
         assert!(matches!(answer, Err(ScrapeError::Body(_))), "{answer:?}");
     }
-    assert!(matches!(ask(answering(b"no http".to_vec()).await).await, Err(ScrapeError::Connect(_))));
+    assert!(matches!(ask(answering(b"no http".to_vec()).await, false).await, Err(ScrapeError::Connect(_))));
+}
+
+#[tokio::test]
+async fn a_worker_that_speaks_tls_is_asked_whoever_signed_its_certificate() {
+    let made = rcgen::generate_simple_self_signed(vec!["workers.data.svc".to_owned()]).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], made.signing_key.into())
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = http("200 OK", &serde_json::to_string(&worker("p")).unwrap());
+    tokio::spawn(async move {
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut socket = acceptor.accept(socket).await.unwrap();
+        let mut request = [0; 1024];
+        let length = socket.read(&mut request).await.unwrap();
+        assert!(!String::from_utf8_lossy(&request[..length]).to_lowercase().contains("authorization"));
+        socket.write_all(&answer).await.unwrap();
+        socket.shutdown().await.unwrap();
+    });
+    assert_eq!(ask(address, true).await.unwrap(), worker("p"));
+    // One that speaks none is a missing value.
+    assert!(matches!(ask(answering(b"no tls".to_vec()).await, true).await, Err(ScrapeError::Connect(_))));
 }

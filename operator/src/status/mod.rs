@@ -41,6 +41,8 @@ pub struct Facts<'a> {
     pub pods: &'a [Arc<WorkerPod>],
     /// Its Deployment, if there is one.
     pub deployment: Option<&'a Deployment>,
+    /// Whether something was written since it looked so.
+    pub deployment_is_old: bool,
     /// What its workers say, by pod.
     pub workers: &'a [(&'a str, &'a WorkerStatus)],
     /// The recorded plan.
@@ -89,8 +91,11 @@ pub fn status(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) ->
     let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     let serving = count(staying.iter().filter(|pod| pod.ready).count());
     let mut conditions = Conditions::after(&before.conditions, pipeline.generation, now);
-    let view =
-        View { facts, serving, staying: &staying, rollout: rollout(facts.deployment, pipeline.size.workers) };
+    let rollout = match rollout(facts.deployment, pipeline.size.workers) {
+        Rollout::Done if facts.deployment_is_old => Rollout::Going,
+        other => other,
+    };
+    let view = View { facts, serving, staying: &staying, rollout };
     view.ready(&mut conditions);
     view.others(&mut conditions);
     let samples =
@@ -172,6 +177,12 @@ fn rollout(deployment: Option<&Deployment>, wanted: i32) -> Rollout {
         (_, _, true) => Rollout::Stuck,
         _ => Rollout::Going,
     }
+}
+
+/// Whether a Deployment has exactly these workers, all of them new and available.
+#[must_use]
+pub fn is_whole(deployment: &Deployment, wanted: i32) -> bool {
+    rollout(Some(deployment), wanted) == Rollout::Done
 }
 
 struct View<'a> {

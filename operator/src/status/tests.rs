@@ -31,6 +31,7 @@ struct Case {
     lines: &'static str,
     pods: Vec<Arc<WorkerPod>>,
     deployment: Option<Deployment>,
+    deployment_is_old: bool,
     workers: Vec<(&'static str, WorkerStatus)>,
     consistency: Option<Consistency>,
     obstacle: Option<Obstacle>,
@@ -45,6 +46,7 @@ impl Case {
             pipeline: &pipeline,
             pods: &self.pods,
             deployment: self.deployment.as_ref(),
+            deployment_is_old: self.deployment_is_old,
             workers: &workers,
             agreed: None,
             consistency: self.consistency.as_ref().unwrap_or(&Consistency::Agree),
@@ -171,6 +173,19 @@ fn a_rollout_ends_when_all_are_new_and_available() {
         .unwrap(),
     ]);
     assert_eq!(of(stuck), "ProgressDeadlineExceeded");
+}
+
+#[test]
+fn a_cache_that_is_older_than_the_last_write_is_no_end_of_a_rollout() {
+    let case = |deployment_is_old| Case {
+        lines: "replicas: 2",
+        pods: vec![pod("a", true), pod("b", true)],
+        deployment: Some(deployment(2, 2, 2)),
+        deployment_is_old,
+        ..Case::default()
+    };
+    let reason = |is_old| short(&case(is_old).status(&DataPipelineStatus::default(), 0), "Progressing").1;
+    assert_eq!([reason(false), reason(true)], ["Complete", "RollingOut"]);
 }
 
 #[test]

@@ -29,6 +29,19 @@ struct Store {
     writes: Vec<String>,
     /// Writes up to the next one that fails; none: all are taken.
     until_failure: Option<usize>,
+    /// Chance, and the share of requests that fail.
+    weather: Option<(fastrand::Rng, f64)>,
+    /// Watches that began before the last change of this number are ended.
+    cuts: u64,
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// It is refused with this code.
+    Refused(StatusCode),
+    /// It is done, and the answer is lost.
+    Lost,
 }
 
 /// The server.
@@ -205,6 +218,40 @@ impl Server {
         self.with(|store| store.until_failure = Some(writes));
     }
 
+    /// From now on this share of requests fails, by chance from a seed: refused, done without an answer, and with each fault watches may
+    /// end as well.
+    pub fn storm(&self, seed: u64, share: f64) {
+        self.with(|store| store.weather = Some((fastrand::Rng::with_seed(seed), share)));
+    }
+
+    /// No request fails any more.
+    pub fn calm(&self) {
+        self.with(|store| store.weather = None);
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        let (fault, cut) = self.with(|store| {
+            let (chance, share) = store.weather.as_mut()?;
+            if chance.f64() >= *share {
+                return None;
+            }
+            let fault = match chance.u8(0..5) {
+                0 => Fault::Refused(StatusCode::TOO_MANY_REQUESTS),
+                1 => Fault::Refused(StatusCode::INTERNAL_SERVER_ERROR),
+                2 => Fault::Refused(StatusCode::SERVICE_UNAVAILABLE),
+                3 => Fault::Refused(StatusCode::FORBIDDEN),
+                _ => Fault::Lost,
+            };
+            let cut = chance.bool();
+            store.cuts += u64::from(cut);
+            Some((fault, cut))
+        })?;
+        if cut {
+            self.version.send_modify(|_| {});
+        }
+        Some(fault)
+    }
+
     /// Whether the failure that was asked for has come.
     pub fn failed(&self) -> bool {
         self.with(|store| store.until_failure.is_none())
@@ -283,18 +330,35 @@ async fn answer(State(server): State<Server>, request: Request) -> Response {
         })
         .collect();
     let selector = query.get("labelSelector").cloned().unwrap_or_default();
+    let fault = server.fault();
+    if let Some(Fault::Refused(code)) = fault {
+        return refusal(code, "Storm");
+    }
+    let response = act(&server, parts, body, &asked, &query, selector).await;
+    if fault == Some(Fault::Lost) { refusal(StatusCode::GATEWAY_TIMEOUT, "Storm") } else { response }
+}
+
+async fn act(
+    server: &Server,
+    parts: http::request::Parts,
+    body: Body,
+    asked: &Asked,
+    query: &BTreeMap<String, String>,
+    selector: String,
+) -> Response {
     let Some(name) = &asked.name else {
         if parts.method == Method::POST {
             let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
-            return server.create(&asked, &body);
+            return server.create(asked, &body);
         }
         if query.contains_key("watch") {
             let from = query.get("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
-            return server.watch(asked.group, selector, from);
+            return server.watch(asked.group.clone(), selector, from);
         }
-        return server.list(&asked, &selector);
+        return server.list(asked, &selector);
     };
     let place = (asked.group.clone(), asked.namespace.clone(), name.clone());
+    // Refused above; here only an answer can be lost.
     if parts.method == Method::GET {
         return match server.with(|store| store.objects.get(&place).cloned()) {
             Some(object) => json_response(StatusCode::OK, &object),
@@ -302,7 +366,7 @@ async fn answer(State(server): State<Server>, request: Request) -> Response {
         };
     }
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
-    server.write(&parts.method, &parts.headers, &asked, place, &body)
+    server.write(&parts.method, &parts.headers, asked, place, &body)
 }
 
 impl Server {
@@ -357,12 +421,16 @@ impl Server {
 
     fn watch(&self, group: String, selector: String, from: u64) -> Response {
         let changes = self.version.subscribe();
+        let cuts = self.with(|store| store.cuts);
         let start = (self.clone(), changes, from);
         let stream = futures_util::stream::unfold(start, move |(server, mut changes, from)| {
             let (group, selector) = (group.clone(), selector.clone());
             async move {
                 loop {
                     changes.borrow_and_update();
+                    if server.with(|store| store.cuts) != cuts {
+                        return None;
+                    }
                     let (lines, last) = server.with(|store| {
                         let new = store.log.iter().filter(|(version, _, of, object)| {
                             *version > from && *of == group && selected(object, &selector)
@@ -409,6 +477,11 @@ impl Server {
             }
             let given: Value = serde_json::from_slice(body).unwrap();
             if *method == Method::PUT {
+                let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+                let is_newest = found.as_ref().is_some_and(|found| version(found) == version(&given));
+                if !version(&given).is_null() && !is_newest {
+                    return refusal(StatusCode::CONFLICT, "Conflict");
+                }
                 store.put(place.clone(), given);
                 return json_response(StatusCode::OK, &store.objects[&place]);
             }

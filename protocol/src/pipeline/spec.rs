@@ -509,11 +509,19 @@ pub struct ServingSpec {
     #[serde(deserialize_with = "whole::max_range")]
     #[schemars(range(min = 1, max = 4096))]
     pub max_range: u32,
+    /// In a cluster: the Secret of the same namespace whose key `token` has the tokens that are admitted, one a line, which
+    /// workers read again when they change. Absent: whoever reaches a worker reads batches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<SecretRef>,
+    /// In a cluster: the Secret of the same namespace with `tls.crt` and `tls.key`, which workers read again when they change.
+    /// The certificate must have the name that trainers ask for. Absent: no TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_secret_ref: Option<SecretRef>,
 }
 
 impl Default for ServingSpec {
     fn default() -> Self {
-        Self { max_range: 64 }
+        Self { max_range: 64, token_secret_ref: None, tls_secret_ref: None }
     }
 }
 

@@ -1,0 +1,178 @@
+# What goes wrong around a fleet; read by e2e.sh.
+
+s_leader() { # the leading operator dies: another acts within 20 s, and no worker is touched
+    local before t leader
+    before=$(uids fleet)
+    leader=$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')
+    kubectl -n $system delete pod "$leader" --grace-period=0 --force >/dev/null 2>&1
+    t=$(date +%s%N)
+    k scale dpl/fleet --replicas=3 >/dev/null
+    until_ok 40 "a third worker" bash -c "[ \"\$(kubectl -n $team get deploy fleet-worker -o 'jsonpath={.spec.replicas}')\" = 3 ]"
+    say "the next change was made after $(seconds "$t") s"
+    until_ok 60 "3 workers" ready_is fleet 3
+    same "$(both "$before" "$(uids fleet)")" 2 "workers that stayed"
+    k scale dpl/fleet --replicas=2 >/dev/null
+    whole fleet 2
+}
+
+s_operator_down() { # no operator for a while: workers serve on, those that die are replaced; it catches up afterwards
+    local gone
+    kubectl -n $system scale deploy feedmill --replicas=0 >/dev/null
+    until_ok 60 "no operator" bash -c "[ -z \"\$(kubectl -n $system get pods -l app.kubernetes.io/name=feedmill-operator -o name)\" ]"
+    pull fleet
+    k scale dpl/fleet --replicas=3 >/dev/null
+    read -r gone _ < <(live fleet)
+    k delete pod "$gone" --wait=false >/dev/null
+    until_ok 60 "2 workers, by the Deployment alone" bash -c "[ \"\$(kubectl -n $team get deploy fleet-worker -o 'jsonpath={.status.readyReplicas}')\" = 2 ]"
+    sleep 30
+    same "$(k get deploy fleet-worker -o 'jsonpath={.spec.replicas}')" 2 "nobody acts"
+    kubectl -n $system scale deploy feedmill --replicas=2 >/dev/null
+    whole fleet 3
+    pulled
+    k scale dpl/fleet --replicas=2 >/dev/null
+    whole fleet 2
+}
+
+s_api_server() { # the API server is gone for some seconds, then for longer than a lease lasts: no worker is touched, and the next change is made
+    local before t seconds
+    before=$(uids fleet)
+    pull fleet
+    for seconds in 3 20; do
+        "$here/cluster" kill kube-apiserver
+        sleep $seconds
+        "$here/cluster" start kube-apiserver
+        until_ok 60 "the API server" kubectl get --raw /readyz
+        t=$(date +%s%N)
+        until_ok 30 "the scale to be written" k scale dpl/fleet --replicas=$((seconds == 3 ? 3 : 2))
+        until_ok 60 "the next change after $seconds s" bash -c "[ \"\$(kubectl -n $team get deploy fleet-worker -o 'jsonpath={.spec.replicas}')\" = $((seconds == 3 ? 3 : 2)) ]"
+        say "$seconds s without an API server: the next change was made $(seconds "$t") s after it was back"
+    done
+    whole fleet 2
+    same "$(both "$before" "$(uids fleet)")" 2 "workers that stayed"
+    pulled
+}
+
+# The folder in the cgroup hierarchy of memory of a pod's worker.
+memory_of() { # POD
+    local node id
+    read -r node id < <(k get pod "$1" -o 'jsonpath={.spec.nodeName} {.status.containerStatuses[0].containerID}')
+    find "/sys/fs/cgroup/memory/feedmill/$node" -type d -name "${id#*://}"
+}
+
+s_out_of_memory() { # a worker is killed for its memory: told, started again, and the ranks go on
+    local pod folder node address
+    pull fleet
+    read -r pod _ node address < <(live fleet)
+    folder=$(memory_of "$pod")
+    # What it has, and a little more: the next pictures do not fit.
+    echo $(($(cat "$folder/memory.usage_in_bytes") + (1 << 20))) >"$folder/memory.limit_in_bytes"
+    (for start in 300 364 428 492 556; do curl -s -m 20 -o /dev/null "http://$address:8470/v1/streams/train/batches/$start-$((start + 64))" || true; done) &
+    until_ok 60 "the kill" bash -c "[ \"\$(kubectl -n $team get pod $pod -o 'jsonpath={.status.containerStatuses[0].restartCount}')\" = 1 ]"
+    wait
+    same "$(k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].lastState.terminated.reason}')" OOMKilled
+    whole fleet 2
+    k get events --field-selector involvedObject.kind=DataPipeline,reason=OutOfMemory -o 'jsonpath={.items[*].message}' | grep -q memory
+    pulled
+}
+
+s_evicted() { # one is evicted, another fills its disk: both are replaced, and what is left of them is no part of the fleet
+    local pod node uid folder
+    pull fleet
+    read -r pod _ < <(live fleet)
+    kubectl create --raw "/api/v1/namespaces/$team/pods/$pod/eviction" -f - >/dev/null <<<"{\"apiVersion\": \"policy/v1\", \"kind\": \"Eviction\", \"metadata\": {\"name\": \"$pod\", \"namespace\": \"$team\"}}"
+    until_ok 30 "it to go" bash -c "[ -n \"\$(kubectl -n $team get pod $pod -o 'jsonpath={.metadata.deletionTimestamp}' 2>&1)\" ]"
+    whole fleet 2
+    read -r pod uid node _ < <(live fleet)
+    folder=$("$here/cluster" folder "$node")/var/lib/kubelet/pods/$uid/volumes/kubernetes.io~empty-dir/cache
+    # The limit is 1Gi; the blocks are reserved and not written.
+    fallocate -l 1100M "$folder/filler"
+    until_ok 120 "the kubelet to evict it" bash -c "[ \"\$(kubectl -n $team get pod $pod -o 'jsonpath={.status.phase}')\" = Failed ]"
+    say "$(k get pod "$pod" -o 'jsonpath={.status.message}')"
+    whole fleet 2
+    pulled
+}
+
+spread_again() { # PIPELINE: a worker is moved to the node that has none
+    local t; t=$(date +%s%N)
+    stands_on() { [ "$(spread "$1")" = "n1=1 n2=1 n3=1" ]; }
+    until_ok 180 "the workers to be spread again" stands_on "$1"
+    whole "$1" 3
+    is "$1" SpreadSatisfied True
+    say "spread again after $(seconds "$t") s"
+}
+
+s_drained() { # a node is drained under the disruption budget, and comes back
+    local t
+    k scale dpl/fleet --replicas=3 >/dev/null
+    whole fleet 3
+    pull fleet
+    t=$(date +%s%N)
+    kubectl drain n1 --ignore-daemonsets --delete-emptydir-data --timeout=120s >/dev/null 2>&1 || { say "the drain did not end"; return 1; }
+    say "drained in $(seconds "$t") s"
+    whole fleet 3
+    [[ "$(spread fleet)" != *n1=* ]] || { say "$(spread fleet)"; return 1; }
+    # A node that takes none counts for nothing.
+    until_ok 60 "the spread to be fine" is fleet SpreadSatisfied True
+    kubectl uncordon n1 >/dev/null
+    spread_again fleet
+    pulled
+}
+
+s_node_dies() { # a node loses power: its workers are made elsewhere, ranks have no error, and the rest of them goes when it is back
+    local t
+    k scale dpl/fleet --replicas=3 >/dev/null
+    spread_again fleet
+    pull fleet
+    t=$(date +%s%N)
+    "$here/cluster" kill n2
+    until_ok 60 "n2 to be NotReady" bash -c "kubectl get node n2 --no-headers | grep -q NotReady"
+    say "NotReady after $(seconds "$t") s"
+    until_ok 120 "3 workers elsewhere" bash -c "[ \"\$(kubectl -n $team get deploy fleet-worker -o 'jsonpath={.status.availableReplicas}')\" = 3 ] && ! kubectl -n $team get pods -l feedmill.dev/pipeline=fleet -o 'jsonpath={range .items[*]}{.metadata.deletionTimestamp}{.spec.nodeName}{\"\\n\"}{end}' | grep -qx n2"
+    until_ok 60 "Ready" ready_is fleet 3
+    say "3 workers serve after $(seconds "$t") s: $(spread fleet)"
+    "$here/cluster" start n2
+    until_ok 60 "n2 to be Ready" bash -c "! kubectl get node n2 --no-headers | grep -q NotReady"
+    until_ok 90 "the dead ones to be gone" bash -c "[ \"\$(kubectl -n $team get pods -l feedmill.dev/pipeline=fleet -o name | wc -l)\" = 3 ]"
+    spread_again fleet
+    pulled
+}
+
+s_partitioned() { # a node is cut off and comes back: replaced meanwhile, and not twice there afterwards
+    local t
+    k scale dpl/fleet --replicas=3 >/dev/null
+    spread_again fleet
+    pull fleet
+    t=$(date +%s%N)
+    "$here/cluster" partition n3
+    until_ok 60 "n3 to be NotReady" bash -c "kubectl get node n3 --no-headers | grep -q NotReady"
+    until_ok 120 "3 workers elsewhere" bash -c "[ \"\$(kubectl -n $team get deploy fleet-worker -o 'jsonpath={.status.availableReplicas}')\" = 3 ] && ! kubectl -n $team get pods -l feedmill.dev/pipeline=fleet -o 'jsonpath={range .items[*]}{.metadata.deletionTimestamp}{.spec.nodeName}{\"\\n\"}{end}' | grep -qx n3"
+    say "3 workers serve after $(seconds "$t") s: $(spread fleet)"
+    "$here/cluster" heal n3
+    until_ok 60 "n3 to be Ready" bash -c "! kubectl get node n3 --no-headers | grep -q NotReady"
+    until_ok 120 "the cut-off ones to be gone" bash -c "[ \"\$(kubectl -n $team get pods -l feedmill.dev/pipeline=fleet -o name | wc -l)\" = 3 ]"
+    spread_again fleet
+    pulled
+    k scale dpl/fleet --replicas=2 >/dev/null
+    whole fleet 2
+}
+
+s_namespace() { # a namespace is deleted in the middle of a rollout: it goes, and nothing is tried again and again
+    local t errors
+    kubectl create namespace gone >/dev/null
+    kubectl -n gone create secret generic s3-keys --from-literal=access-key-id=e2e --from-literal=secret-access-key=e2e-secret >/dev/null
+    pipeline going "  replicas: 2
+  drainSeconds: 5" | sed "s/namespace: $team/namespace: gone/" | kubectl apply -f - >/dev/null
+    kubectl -n gone wait --for=condition=Ready dpl/going --timeout=120s >/dev/null
+    kubectl -n gone annotate dpl going feedmill.dev/restart-at=now >/dev/null
+    until_ok 30 "the rollout" bash -c "[ \"\$(kubectl -n gone get pods -o name | wc -l)\" -ge 3 ]"
+    t=$(date +%s%N)
+    kubectl delete namespace gone --timeout=120s >/dev/null
+    say "gone after $(seconds "$t") s"
+    errors=$(errors)
+    sleep 15
+    same "$(errors)" "$errors" "errors in 15 s"
+}
+errors() { # of all operators
+    operators | while read -r address; do curl -sf -m 5 "http://$address:8080/metrics"; done |
+        awk '/^feedmill_operator_reconcile_duration_seconds_count.*result="error"/ {sum += $2} END {print sum + 0}'
+}

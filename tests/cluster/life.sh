@@ -1,0 +1,336 @@
+# What a fleet goes through in its life, in this order; read by e2e.sh.
+
+s_install() {
+    helm install feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m \
+        --set global.imageRegistry=localhost --set operator.image.tag=e2e --set worker.image.tag=e2e --set operator.image.pullPolicy=Never >/dev/null
+    kubectl wait --for=condition=Established crd/datapipelines.feedmill.dev --timeout=20s >/dev/null
+    same "$(kubectl -n $system get deploy feedmill -o 'jsonpath={.status.readyReplicas}')" 2
+    kubectl explain dpl.spec.placement.spread.mode | grep -q OnePerNode
+}
+
+s_apply() { # a fleet stands, spread over the nodes
+    local t; t=$(date +%s%N)
+    pipeline fleet "  replicas: 3" | kubectl apply -f - >/dev/null
+    k wait --for=condition=Ready dpl/fleet --timeout=120s >/dev/null
+    say "all Ready after $(seconds "$t") s"
+    until_ok 30 "counts" ready_is fleet 3
+    same "$(spread fleet)" "n1=1 n2=1 n3=1"
+    until_ok 30 "a plan" is fleet PlanConsistent True
+    same "$(k get configmap fleet-plan -o 'jsonpath={.data.train}')" "$(get fleet '{.status.planDigests.train}')"
+    k get dpl | head -2
+    same "$(k get dpl fleet --no-headers | awk '{print $2, $3, $4, $5, $6}')" "True WorkersServe 3 3 3"
+    is fleet SpreadSatisfied True
+    # Applied again it is the same object.
+    local generation; generation=$(get fleet '{.metadata.generation}')
+    pipeline fleet "  replicas: 3" | kubectl apply -f - >/dev/null
+    same "$(get fleet '{.metadata.generation}')" "$generation"
+}
+
+s_read() { # a reader outside of the cluster: every position of an epoch once, the same from each worker and from no cluster at all
+    local samples address
+    samples=$(get fleet '{.status.samplesPerEpoch.train}')
+    local start; for ((start = 0; start < samples; start += 32)); do echo "$start-$((start + 32 < samples ? start + 32 : samples))"; done >"$work/ranges"
+    AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret bash -c 'while read -r range; do "$0" get "$1" "$range"; done <"$2"' "$programs/feedmill" "$work/local.yaml" "$work/ranges" |
+        awk '$1 ~ /^[0-9]+$/ {print $1, $7}' >"$work/local"
+    same "$(wc -l <"$work/local")" "$samples" "positions, without a cluster"
+    for address in $(addresses fleet); do
+        while read -r range; do hashes "$address" "$range"; done <"$work/ranges" >"$work/read"
+        cmp "$work/local" "$work/read"
+    done
+    say "$samples positions, the same from 3 workers and from this machine"
+    # A trainer as a pod, which finds workers by the Service's name: an epoch, and as little right as is possible.
+    local steps=$(((samples + 7) / 8))
+    k apply -f - >/dev/null <<Y
+apiVersion: v1
+kind: Pod
+metadata: {name: trainer}
+spec:
+  restartPolicy: Never
+  automountServiceAccountToken: false
+  securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+  containers:
+  - name: trainer
+    image: localhost/feedmill/ranks:e2e
+    imagePullPolicy: Never
+    args: ["--steps=$steps", "--step-ms=0", "--ranks=4", "--micro-batch=2", "http://fleet.$team.svc:8470"]
+    securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+Y
+    until_ok 120 "the trainer to end" bash -c "[[ \$(kubectl -n $team get pod trainer -o 'jsonpath={.status.phase}') =~ Succeeded|Failed ]]"
+    same "$(k get pod trainer -o 'jsonpath={.status.phase}')" Succeeded "$(k logs trainer --tail=5)"
+    "$ranks" --steps $steps --step-ms 0 --ranks 4 --micro-batch 2 "http://$reference" >"$work/reference.out"
+    same "$(k logs trainer --tail=1 | field chain)" "$(tail -1 "$work/reference.out" | field chain)" "chain of hashes"
+    say "a trainer pod read $(k logs trainer --tail=1 | field positions) positions at $(k logs trainer --tail=1 | field samples_a_second) samples/s"
+    k delete pod trainer --wait=false >/dev/null
+}
+
+s_refused() { # contradictions are refused when they are applied, with the field
+    local count=0 edit field answer
+    pipeline wrong | kubectl create --dry-run=client -o json -f - >"$work/wrong.json"
+    while read -r field edit; do
+        if answer=$(python3 "$here/edit.py" "$edit" <"$work/wrong.json" | kubectl apply --dry-run=server -f - 2>&1); then
+            say "not refused: $edit"
+            return 1
+        fi
+        [[ $answer == *"$field"* ]] || { say "$edit: the field $field is not named: $answer"; return 1; }
+        count=$((count + 1))
+    done <"$here/refused.txt"
+    say "$count refused"
+    [ "$count" -ge 20 ]
+}
+
+s_edits() { # what may change while workers run
+    local count=0 edit
+    pipeline fleet "  replicas: 3" | kubectl create --dry-run=client -o json -f - >"$work/fleet.json"
+    while read -r edit; do
+        python3 "$here/edit.py" "$edit" <"$work/fleet.json" | kubectl apply --dry-run=server -f - >/dev/null || { say "refused: $edit"; return 1; }
+        count=$((count + 1))
+    done <"$here/edits.txt"
+    say "$count accepted"
+    [ "$count" -ge 10 ]
+}
+
+s_scale() { # 2 → 6 → 2 by kubectl scale while ranks pull; the rest stays spread and is not touched
+    local t before
+    pull fleet
+    k scale dpl/fleet --replicas=2 >/dev/null
+    until_ok 90 "2 workers" ready_is fleet 2
+    before=$(uids fleet)
+    t=$(date +%s%N)
+    k scale dpl/fleet --replicas=6 >/dev/null
+    until_ok 120 "6 workers" ready_is fleet 6
+    say "2 → 6 in $(seconds "$t") s: $(spread fleet)"
+    same "$(spread fleet)" "n1=2 n2=2 n3=2"
+    same "$(both "$before" "$(uids fleet)")" 2 "workers that stayed"
+    # Whoever remains answers while the others drain.
+    t=$(date +%s%N)
+    k scale dpl/fleet --replicas=2 >/dev/null
+    until_ok 120 "2 workers" ready_is fleet 2
+    say "6 → 2 in $(seconds "$t") s: $(spread fleet)"
+    same "$(spread fleet | tr ' ' '\n' | cut -d= -f2 | sort -u)" 1 "workers a node"
+    pulled
+    same "$(get fleet '{.spec.replicas}')" 2
+    # The Deployment's number has one writer.
+    same "$(k get deploy fleet-worker -o json --show-managed-fields | python3 -c '
+import json, sys
+for entry in json.load(sys.stdin)["metadata"]["managedFields"]:
+    if "f:replicas" in entry["fieldsV1"].get("f:spec", {}): print(entry["manager"])')" feedmill-operator-size
+}
+
+s_hpa() { # a HorizontalPodAutoscaler may read and write the scale; what it writes is held within the bounds
+    k patch dpl fleet --type merge -p '{"spec": {"autoscaling": {"mode": "External", "minReplicas": 2, "maxReplicas": 3}}}' >/dev/null
+    k scale dpl/fleet --replicas=9 >/dev/null
+    until_ok 60 "3 workers, as the bounds say" ready_is fleet 3
+    is fleet ScalingLimited True
+    is fleet ScalingLimited MaxReplicas reason
+    is fleet ScalingActive External reason
+    k apply -f - >/dev/null <<Y
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: fleet}
+spec:
+  scaleTargetRef: {apiVersion: feedmill.dev/v1alpha1, kind: DataPipeline, name: fleet}
+  minReplicas: 2
+  maxReplicas: 3
+  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]
+Y
+    # There are no metrics here, so it never gets beyond reading the scale and its pods.
+    until_ok 60 "the scale to be read" bash -c "kubectl -n $team get hpa fleet -o 'jsonpath={.status.conditions[?(@.type==\"AbleToScale\")].status}' | grep -q True"
+    # Out of its bounds it acts without metrics: 9 was asked for, 3 are the most.
+    until_ok 60 "the autoscaler to write 3" bash -c "[ \"\$(kubectl -n $team get dpl fleet -o 'jsonpath={.spec.replicas}')\" = 3 ]"
+    until_ok 30 "no limit any more" is fleet ScalingLimited False
+    k delete hpa fleet >/dev/null
+    k patch dpl fleet --type json -p '[{"op": "remove", "path": "/spec/autoscaling"}]' >/dev/null
+    k scale dpl/fleet --replicas=2 >/dev/null
+    whole fleet 2
+}
+
+s_rollout() { # every worker is replaced while ranks pull; the new ones are spread among themselves
+    local t before
+    before=$(uids fleet)
+    pull fleet
+    t=$(date +%s%N)
+    k scale dpl/fleet --replicas=3 >/dev/null
+    k patch dpl fleet --type merge -p '{"spec": {"placement": {"spread": {"whenUnsatisfiable": "DoNotSchedule"}}, "worker": {"annotations": {"note": "two"}}}}' >/dev/null
+    until_ok 30 "the rollout to begin" is fleet Progressing True
+    whole fleet 3 180
+    until_ok 120 "the old ones to be told to go" bash -c "[ \"\$(kubectl -n $team get pods -l feedmill.dev/pipeline=fleet -o 'jsonpath={range .items[?(@.metadata.annotations.note==\"two\")]}{.metadata.name}{\"\\n\"}{end}' | wc -l)\" = 3 ]"
+    say "3 workers replaced in $(seconds "$t") s: $(spread fleet)"
+    same "$(both "$before" "$(uids fleet)")" 0 "workers of the former template"
+    same "$(spread fleet)" "n1=1 n2=1 n3=1"
+    is fleet SpreadSatisfied True
+    pulled
+    k scale dpl/fleet --replicas=2 >/dev/null
+    whole fleet 2
+}
+
+s_stream() { # another stream: refused while workers run, allowed while suspended
+    local answer plan
+    plan=$(get fleet '{.status.planDigests.train}')
+    answer=$(SEED=43 pipeline fleet "  replicas: 2" | kubectl apply -f - 2>&1) && { say "not refused"; return 1; }
+    [[ $answer == *spec.streams*suspend* ]] || { say "$answer"; return 1; }
+    k patch dpl fleet --type merge -p '{"spec": {"suspend": true}}' >/dev/null
+    until_ok 120 "no workers" ready_is fleet 0
+    is fleet Suspended True
+    until_ok 30 "the plan to be forgotten" bash -c "! kubectl -n $team get configmap fleet-plan"
+    SEED=43 pipeline fleet "  replicas: 2" | kubectl apply -f - >/dev/null
+    k patch dpl fleet --type merge -p '{"spec": {"suspend": false}}' >/dev/null
+    k wait --for=condition=Ready dpl/fleet --timeout=120s >/dev/null
+    until_ok 30 "a plan" is fleet PlanConsistent True
+    [ "$(get fleet '{.status.planDigests.train}')" != "$plan" ] || { say "the same plan"; return 1; }
+}
+
+s_overwritten() { # a manifest is overwritten: who comes new stays unready, who serves goes on
+    local pod served manifest=$work/s3/quickstart/data/captions.jsonl
+    read -r pod _ _ _ < <(live fleet)
+    served=$(live fleet | awk -v gone="$pod" '$1 != gone {print $4}')
+    cp "$manifest" "$work/kept"
+    head -n -1 "$work/kept" >"$manifest"
+    k delete pod "$pod" --wait=false >/dev/null
+    until_ok 90 "PlanConsistent=False" is fleet PlanConsistent False
+    until_ok 30 "Ready=False" is fleet Ready PlanDiffers reason
+    condition fleet Ready message | grep -q 'overwritten'
+    hashes "$served" 0-8 >/dev/null
+    cp "$work/kept" "$manifest"
+    # It reads the data once; another start reads what was restored.
+    k get pods -l feedmill.dev/pipeline=fleet -o name | while read -r name; do
+        [ "$(k get "$name" -o 'jsonpath={.status.containerStatuses[0].ready}')" = true ] || k delete "$name" --wait=false >/dev/null
+    done
+    until_ok 90 "the fleet to be whole again" is fleet Ready True
+}
+
+s_conflict() { # somebody else's Service in the way
+    k create service clusterip other --tcp=80 >/dev/null
+    pipeline other | kubectl apply -f - >/dev/null
+    until_ok 30 "NameConflict" is other Ready NameConflict reason
+    same "$(k get service other -o 'jsonpath={.spec.clusterIP}' | grep -c None || true)" 0 "it was taken over"
+    k delete service other >/dev/null
+    k delete dpl other >/dev/null
+}
+
+s_broken_image() { # an image that is not there: told, and the old workers serve on
+    local before; before=$(uids fleet)
+    k patch dpl fleet --type merge -p '{"spec": {"worker": {"image": "localhost/none:1"}}}' >/dev/null
+    until_ok 60 "Degraded" is fleet Degraded ImagePullFailed reason
+    is fleet Ready True
+    same "$(both "$before" "$(uids fleet)")" 2 "old workers"
+    k patch dpl fleet --type merge -p "{\"spec\": {\"worker\": {\"image\": \"$worker_image\"}}}" >/dev/null
+    until_ok 90 "well again" is fleet Degraded False
+    # The same template as before: nobody was replaced.
+    whole fleet 2
+    same "$(both "$before" "$(uids fleet)")" 2 "old workers, after all"
+}
+
+s_access() { # tokens and certificates come from Secrets, and change without a restart
+    local san="DNS:safe.$team.svc.cluster.local" before address
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=e2e-authority -keyout "$work/ca.key" -out "$work/ca.crt" 2>/dev/null
+    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=safe -keyout "$work/tls.key" 2>/dev/null |
+        openssl x509 -req -days 2 -CA "$work/ca.crt" -CAkey "$work/ca.key" -set_serial 1 -extfile <(printf 'subjectAltName=%s\nextendedKeyUsage=serverAuth\n' "$san") -out "$work/tls.crt" 2>/dev/null
+    printf 'first-token-0123456789abcdef\n' >"$work/token"
+    k create secret tls safe-tls --cert="$work/tls.crt" --key="$work/tls.key" >/dev/null
+    k create secret generic safe-token --from-file=token="$work/token" >/dev/null
+    pipeline safe "  replicas: 2
+  serving: {tokenSecretRef: {name: safe-token}, tlsSecretRef: {name: safe-tls}}" | kubectl apply -f - >/dev/null
+    # The kubelet's probes and the operator speak TLS as well.
+    k wait --for=condition=Ready dpl/safe --timeout=120s >/dev/null
+    until_ok 30 "a plan" is safe PlanConsistent True
+    before=$(uids safe)
+    resolve() { unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; shift; exec "$@"' - "$work/resolv.conf" "$@"; }
+    printf 'nameserver 172.30.0.1\n' >"$work/resolv.conf"
+    ask() { resolve "$ranks" --ranks 1 --micro-batch 2 --steps 2 --step-ms 0 --ca-file "$work/ca.crt" "$@" "https://safe.$team.svc.cluster.local:8470"; }
+    ask --token-file "$work/token" >"$work/asked"
+    address=$(addresses safe | head -1)
+    same "$(curl -sk -o /dev/null -w '%{http_code}' "https://$address:8470/v1/streams/train/batches/0-2")" 401 "without a token"
+    same "$(curl -sk -o /dev/null -w '%{http_code}' "http://$address:8470/v1/streams/train/batches/0-2")" 000 "without TLS"
+    # Another token: taken without a restart, once the kubelet has brought it.
+    printf 'second-token-0123456789abcdef\n' >"$work/token"
+    k create secret generic safe-token --from-file=token="$work/token" --dry-run=client -o yaml | kubectl -n $team replace -f - >/dev/null
+    for address in $(addresses safe); do
+        until_ok 150 "the second token to be admitted" bash -c "[ \"\$(curl -sk -o /dev/null -w '%{http_code}' -H 'authorization: Bearer $(cat "$work/token")' https://$address:8470/v1/streams/train/batches/0-2)\" = 200 ]"
+        same "$(curl -sk -o /dev/null -w '%{http_code}' -H 'authorization: Bearer first-token-0123456789abcdef' "https://$address:8470/v1/streams/train/batches/0-2")" 401 "with the first token"
+    done
+    ask --token-file "$work/token" >"$work/asked"
+    same "$(uids safe)" "$before" "workers"
+    same "$(k get pods -l feedmill.dev/pipeline=safe -o 'jsonpath={.items[*].status.containerStatuses[*].restartCount}')" "0 0" restarts
+    k delete dpl safe >/dev/null
+    k delete secret safe-tls safe-token >/dev/null
+}
+
+mounted() { # PIPELINE FILE: a file of a volume of its first worker, as its node has it
+    local uid node
+    read -r _ uid node _ < <(live "$1")
+    echo "$("$here/cluster" folder "$node")/var/lib/kubelet/pods/$uid/volumes/kubernetes.io~$2"
+}
+
+s_keys() { # S3 keys are rotated without a restart: the old ones are refused by the storage, and workers go on
+    local before admin="$("$root/tools/versitygw.sh")"
+    admin() { ADMIN_ACCESS_KEY_ID=e2e ADMIN_SECRET_ACCESS_KEY=e2e-secret "$admin" admin --endpoint-url "http://$s3" "$@" >/dev/null; }
+    keys() { k create secret generic rotated --from-literal=access-key-id="$1" --from-literal=secret-access-key="$1-secret" --dry-run=client -o yaml; }
+    admin create-user --access one --secret one-secret --role admin
+    admin create-user --access two --secret two-secret --role admin
+    keys one | kubectl -n $team create -f - >/dev/null
+    pipeline rotating "  replicas: 1" | sed 's/s3-keys/rotated/' | kubectl apply -f - >/dev/null
+    k wait --for=condition=Ready dpl/rotating --timeout=120s >/dev/null
+    before=$(uids rotating)
+    hashes "$(addresses rotating)" 0-8 | cmp - <(head -8 "$work/local")
+    keys two | kubectl -n $team replace -f - >/dev/null
+    until_ok 150 "the kubelet to bring the new keys" grep -qs two "$(mounted rotating projected/s3/access-key-id)"
+    admin delete-user --access one
+    # Positions that it has not made before: their images are fetched with the new keys.
+    hashes "$(addresses rotating)" 100-116 | cmp - <(sed -n 101,116p "$work/local")
+    same "$(uids rotating)" "$before" "workers"
+    same "$(k get pods -l feedmill.dev/pipeline=rotating -o 'jsonpath={.items[*].status.containerStatuses[*].restartCount}')" 0 restarts
+    k delete dpl rotating >/dev/null
+}
+
+s_one_per_node() { # as many workers as nodes, and a rollout that goes on all the same
+    local before
+    pipeline alone "  replicas: 3
+  placement: {spread: {mode: OnePerNode}}" | kubectl apply -f - >/dev/null
+    k wait --for=condition=Ready dpl/alone --timeout=120s >/dev/null
+    same "$(spread alone)" "n1=1 n2=1 n3=1"
+    before=$(uids alone)
+    k annotate dpl alone feedmill.dev/restart-at=now >/dev/null
+    until_ok 30 "the rollout to begin" is alone Progressing True
+    whole alone 3 240
+    same "$(spread alone)" "n1=1 n2=1 n3=1"
+    same "$(both "$before" "$(uids alone)")" 0 "workers that stayed"
+    # A fourth finds no node, and that is told.
+    k scale dpl/alone --replicas=4 >/dev/null
+    until_ok 60 "Unschedulable" is alone Ready Unschedulable reason
+    k delete dpl alone >/dev/null
+}
+
+s_upgrade() { # the chart with another default image replaces no worker
+    pipeline plain "  replicas: 2" | grep -v ' image: ' | kubectl apply -f - >/dev/null
+    k wait --for=condition=Ready dpl/plain --timeout=120s >/dev/null
+    local before; before=$(uids plain)
+    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set worker.image.tag=newer --set operator.podLabels.step=two >/dev/null
+    until_ok 60 "UpToDate=False" is plain UpToDate False
+    same "$(uids plain)" "$before" "workers"
+    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set worker.image.tag=e2e >/dev/null
+    until_ok 60 "UpToDate=True" is plain UpToDate True
+    k delete dpl plain >/dev/null
+}
+
+s_steady() { # nothing happens: nothing is written
+    until_ok 60 "to settle" is fleet Progressing False
+    sleep 15
+    local before after
+    before=$(writes)
+    sleep 60
+    after=$(writes)
+    say "$((after - before)) writes in a minute with one pipeline"
+    [ $((after - before)) -lt 2 ]
+}
+operators() { kubectl -n $system get pods -l app.kubernetes.io/name=feedmill-operator -o 'jsonpath={range .items[*]}{.status.podIP}{"\n"}{end}'; }
+writes() { # of all operators, leases apart
+    operators | while read -r address; do curl -sf -m 5 "http://$address:8080/metrics"; done | awk '/^feedmill_operator_writes_total/ {sum += $2} END {print sum + 0}'
+}
+
+s_delete() { # nothing is left
+    k delete dpl --all --timeout=60s >/dev/null
+    until_ok 120 "everything to be gone" bash -c "[ -z \"\$(kubectl -n $team get deploy,svc,pdb,configmap,sa,networkpolicy,controllerrevision,pods -l app.kubernetes.io/managed-by=feedmill-operator -o name)\" ]"
+    helm uninstall feedmill -n $system --wait >/dev/null
+    # The definition is kept with the chart's default.
+    kubectl get crd datapipelines.feedmill.dev -o name >/dev/null
+}
