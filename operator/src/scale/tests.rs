@@ -6,10 +6,15 @@ use serde_json::json;
 
 use super::*;
 use crate::scrape::ScrapeError;
-use crate::scrape::tests::{digest, worker};
+use crate::scrape::tests::worker;
 use crate::validate::tests::pipeline;
 
 const SCALED: &str = "replicas: 2\nautoscaling: {mode: Internal, minReplicas: 1, maxReplicas: 20}";
+/// A plan.
+fn digest(number: u8) -> String {
+    format!("{number:064x}")
+}
+
 /// By the calendar.
 const START: u64 = 1_700_000_000_000;
 
