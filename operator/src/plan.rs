@@ -1,10 +1,12 @@
 //! Takes what workers say of their plans, gives the plan that is recorded and whether all agree. Pure.
 //!
-//! The first plan that all serving workers agree on is recorded and mounted by workers; one that computes another stays
-//! unready. So data that changes under a running training is seen, and never mixed.
+//! The plan of the first worker that serves is recorded and mounted by all; one that computes another is unready. So data that
+//! changes under a running training is seen, and never mixed for longer than it takes to record a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use feedmill_protocol::pipeline::spec::Purpose;
+use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::report::{WorkerState, WorkerStatus};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
@@ -51,9 +53,11 @@ pub enum Consistency {
     },
 }
 
-/// Decides which plan stands recorded, and whether the workers agree with it.
+/// Decides which plan stands recorded, and whether the workers agree with it. Workers are those that were made for these inputs,
+/// the oldest first; `streams` are those of the spec, for which alone a worker's word counts.
 #[must_use]
 pub fn decide(
+    streams: &[(String, Purpose)],
     inputs: &str,
     suspended: bool,
     recorded: Option<Agreed>,
@@ -65,6 +69,13 @@ pub fn decide(
     let recorded = recorded.filter(|recorded| recorded.inputs == inputs && !recorded.digests.is_empty());
     let known: Vec<&(&str, &WorkerStatus)> =
         workers.iter().filter(|(_, status)| !status.streams.is_empty()).collect();
+    let digests_of = |status: &WorkerStatus| -> Option<BTreeMap<String, String>> {
+        let digest = |name: &str| {
+            let plan = &status.streams.get(name)?.plan;
+            plan.parse::<PlanDigest>().is_ok().then(|| (name.to_owned(), plan.clone()))
+        };
+        streams.iter().map(|(name, _)| digest(name)).collect()
+    };
     if let Some(recorded) = recorded {
         let consistency = match other(&known, &recorded.digests) {
             Some(differ) => differ,
@@ -73,14 +84,12 @@ pub fn decide(
         };
         return (Some(recorded), consistency);
     }
-    let serving = known.iter().find(|(_, status)| status.state == WorkerState::Ready);
-    let Some((_, first)) = serving else { return (None, Consistency::Unknown) };
-    let digests: BTreeMap<String, String> =
-        first.streams.iter().map(|(name, stream)| (name.clone(), stream.plan.clone())).collect();
-    match other(&known, &digests) {
-        Some(differ) => (None, differ),
-        None => (Some(Agreed { inputs: inputs.to_owned(), digests }), Consistency::Agree),
-    }
+    let serving = known.iter().filter(|(_, status)| status.state == WorkerState::Ready);
+    let Some(digests) = serving.map(|(_, status)| digests_of(status)).find_map(|digests| digests) else {
+        return (None, Consistency::Unknown);
+    };
+    let consistency = other(&known, &digests).unwrap_or(Consistency::Agree);
+    (Some(Agreed { inputs: inputs.to_owned(), digests }), consistency)
 }
 
 /// The first stream in which somebody has another plan.
@@ -107,47 +116,66 @@ fn other(workers: &[&(&str, &WorkerStatus)], digests: &BTreeMap<String, String>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scrape::tests::worker;
+    use crate::scrape::tests::{digest, worker};
 
-    fn agreed(plan: &str) -> Agreed {
-        Agreed { inputs: "i".into(), digests: BTreeMap::from([("train".into(), plan.into())]) }
+    fn agreed(plan: u8) -> Agreed {
+        Agreed { inputs: "i".into(), digests: BTreeMap::from([("train".into(), digest(plan))]) }
+    }
+
+    fn of(plan: u8) -> WorkerStatus {
+        worker(&digest(plan))
+    }
+
+    fn decided(
+        inputs: &str,
+        suspended: bool,
+        recorded: Option<Agreed>,
+        workers: &[(&str, &WorkerStatus)],
+    ) -> (Option<Agreed>, Consistency) {
+        decide(&[("train".into(), Purpose::Train)], inputs, suspended, recorded, workers)
     }
 
     #[test]
-    fn the_first_agreed_plan_is_recorded_and_stays() {
-        let (one, two, other) = (worker("a"), worker("a"), worker("b"));
+    fn the_first_plan_is_recorded_and_stays() {
+        let (one, two, other) = (of(1), of(1), of(2));
         let all: [(&str, &WorkerStatus); 2] = [("w1", &one), ("w2", &two)];
-        assert_eq!(decide("i", false, None, &all), (Some(agreed("a")), Consistency::Agree));
+        assert_eq!(decided("i", false, None, &all), (Some(agreed(1)), Consistency::Agree));
         // Nobody has computed anything: what is recorded stays.
-        assert_eq!(decide("i", false, Some(agreed("a")), &[]), (Some(agreed("a")), Consistency::Unknown));
+        assert_eq!(decided("i", false, Some(agreed(1)), &[]), (Some(agreed(1)), Consistency::Unknown));
         // Even when all workers are replaced by others with another plan.
-        let (kept, consistency) = decide("i", false, Some(agreed("a")), &[("w3", &other)]);
-        assert_eq!(kept, Some(agreed("a")));
+        let (kept, consistency) = decided("i", false, Some(agreed(1)), &[("w3", &other)]);
+        assert_eq!(kept, Some(agreed(1)));
         let Consistency::Differ { workers, theirs, recorded, .. } = consistency else { panic!() };
-        assert_eq!((workers, theirs.as_str(), recorded.as_str()), (vec!["w3".to_owned()], "b", "a"));
+        assert_eq!((workers, theirs, recorded), (vec!["w3".to_owned()], digest(2), digest(1)));
     }
 
     #[test]
-    fn nothing_is_recorded_while_the_first_workers_differ() {
-        let (one, other) = (worker("a"), worker("b"));
-        let (kept, consistency) = decide("i", false, None, &[("w1", &one), ("w2", &other)]);
-        assert_eq!(kept, None);
+    fn where_the_first_workers_differ_the_plan_of_the_oldest_is_recorded_so_that_the_others_stop() {
+        let (one, other) = (of(1), of(2));
+        let (kept, consistency) = decided("i", false, None, &[("w1", &one), ("w2", &other)]);
+        assert_eq!(kept, Some(agreed(1)));
         assert!(matches!(consistency, Consistency::Differ { workers, .. } if workers == ["w2"]));
     }
 
     #[test]
     fn a_suspended_pipeline_and_another_spec_forget_the_plan() {
-        let one = worker("a");
-        assert_eq!(decide("i", true, Some(agreed("a")), &[("w1", &one)]).0, None);
-        assert_eq!(decide("j", false, Some(agreed("a")), &[]).0, None);
-        let renewed = decide("j", false, Some(agreed("x")), &[("w1", &one)]).0.unwrap();
-        assert_eq!((renewed.inputs.as_str(), renewed.digests["train"].as_str()), ("j", "a"));
+        let one = of(1);
+        assert_eq!(decided("i", true, Some(agreed(1)), &[("w1", &one)]).0, None);
+        assert_eq!(decided("j", false, Some(agreed(1)), &[]).0, None);
+        let renewed = decided("j", false, Some(agreed(3)), &[("w1", &one)]).0.unwrap();
+        assert_eq!((renewed.inputs.as_str(), &renewed.digests["train"]), ("j", &digest(1)));
     }
 
     #[test]
-    fn a_worker_that_only_starts_decides_nothing() {
-        let mut starting = worker("a");
+    fn a_worker_that_only_starts_or_talks_nonsense_decides_nothing() {
+        let mut starting = of(1);
         starting.state = WorkerState::Starting;
-        assert_eq!(decide("i", false, None, &[("w1", &starting)]), (None, Consistency::Unknown));
+        assert_eq!(decided("i", false, None, &[("w1", &starting)]), (None, Consistency::Unknown));
+        let nonsense = worker("../../etc");
+        assert_eq!(decided("i", false, None, &[("w1", &nonsense)]).0, None);
+        let mut elsewhere = of(1);
+        let stream = elsewhere.streams.remove("train").unwrap();
+        elsewhere.streams.insert("a/b".into(), stream);
+        assert_eq!(decided("i", false, None, &[("w1", &elsewhere)]).0, None);
     }
 }

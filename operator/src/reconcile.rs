@@ -12,14 +12,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use feedmill_protocol::pipeline::spec::Purpose;
 use feedmill_protocol::report::WorkerStatus;
 use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, Patch, PatchParams, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::json;
@@ -31,7 +31,7 @@ use crate::observe::pod::DELETION_COST;
 use crate::observe::{Cache, NodeFacts, WorkerPod, nobodys};
 use crate::plan::{self, Agreed};
 use crate::queue::Outcome;
-use crate::scrape::{Answers, figures};
+use crate::scrape::{Answers, Figures, figures};
 use crate::size::{self, FIRST_TO_GO};
 use crate::spread::{self, Moves};
 use crate::status::{self, Edge, Facts, Obstacle, edges};
@@ -41,6 +41,8 @@ use crate::validate::{Key, ValidatedPipeline, validate};
 
 /// Nothing happens without an event; this finds what no event tells, such as another node.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// While something is waited for that no event tells.
+const LOOK_SOON: Duration = Duration::from_secs(10);
 
 /// Everything that is known of the cluster.
 #[derive(Default)]
@@ -86,6 +88,8 @@ pub struct Context {
     recorder: Recorder,
     /// Which workers were moved to spread a fleet.
     moves: Mutex<HashMap<Key, Moves>>,
+    /// How often in a row each has failed.
+    failures: Mutex<HashMap<Key, u32>>,
     written: Mutex<HashMap<Key, Written>>,
 }
 
@@ -95,6 +99,8 @@ struct Written {
     at: Instant,
     status: DataPipelineStatus,
     uid: String,
+    /// The version that the object had by that.
+    version: Option<u64>,
 }
 
 /// Why a pipeline could not be worked on. What people must repair stands in its status as well.
@@ -106,9 +112,6 @@ pub enum ReconcileError {
     /// The status could not be written.
     #[error("cannot write the status")]
     Status(#[source] kube::Error),
-    /// The object cannot be read.
-    #[error("the stored object cannot be read: {0}")]
-    Undecodable(Arc<str>),
 }
 
 impl Context {
@@ -134,6 +137,7 @@ impl Context {
             generations: Generations::default(),
             metrics,
             moves: Mutex::default(),
+            failures: Mutex::default(),
             written: Mutex::default(),
         }
     }
@@ -150,7 +154,7 @@ impl Context {
             }
             Some(Err(error)) => {
                 self.undecodable(key, &error).await?;
-                return Err(ReconcileError::Undecodable(error));
+                return Ok(Outcome::Again(LOOK_AGAIN));
             }
             Some(Ok(raw)) => raw,
         };
@@ -162,7 +166,8 @@ impl Context {
             Ok(pipeline) => pipeline,
             Err(errors) => {
                 let generation = raw.metadata.generation.unwrap_or_default();
-                let new = status::invalid(&before, &key.name, generation, &errors, Timestamp::now());
+                let pods = self.caches.pods.all(key);
+                let new = status::invalid(&before, &key.name, generation, &errors, &pods, Timestamp::now());
                 return self.write_status(key, &raw, &before, new, now).await;
             }
         };
@@ -172,21 +177,43 @@ impl Context {
             Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
             other => other,
         };
-        let obstacle = result.as_ref().err().and_then(ApplyError::obstacle);
-        let new = self.status(&before, &pipeline, &observed, &facts, obstacle.as_ref());
+        let failures = self.failed(key, result.is_err());
+        let obstacle = result.as_ref().err().and_then(|error| error.obstacle(failures));
+        let seen = self.figures(&pipeline, &observed);
+        self.metrics.trainers(key, seen.wait_permille, seen.queue_fill_percent);
+        let new = self.status(&before, &pipeline, &observed, &facts, seen, obstacle.as_ref());
         self.metrics.size(key, new.desired_replicas, new.ready_replicas);
         let written = self.write_status(key, &raw, &before, new, now).await?;
         result?;
-        Ok(written)
+        // What a pod waits for is told after some time, without another event.
+        let is_waiting = observed.pods.iter().any(|pod| pod.stays() && pod.waits_for.is_some());
+        Ok(match written {
+            Outcome::Again(after) if is_waiting => Outcome::Again(after.min(LOOK_SOON)),
+            written => written,
+        })
+    }
+
+    /// How often in a row it has failed.
+    fn failed(&self, key: &Key, has_failed: bool) -> u32 {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if !has_failed {
+            failures.remove(key);
+            return 0;
+        }
+        let count = failures.entry(key.clone()).or_default();
+        *count = count.saturating_add(1);
+        *count
     }
 
     /// Observe: everything that exists of it.
     fn observe(&self, pipeline: &ValidatedPipeline) -> Observed {
         let (key, names) = (&pipeline.key, Names::of(&pipeline.key.name));
-        let pods = self.caches.pods.all(key);
+        let mut pods = self.caches.pods.all(key);
+        // The oldest first: where workers differ its plan counts.
+        pods.sort_by(|a, b| (a.made, &a.name).cmp(&(b.made, &b.name)));
         let answers = pods
             .iter()
-            .filter(|pod| pod.stays())
+            .filter(|pod| pod.stays() && is_of(pod, pipeline))
             .filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?.answer.ok()?)))
             .collect();
         let revisions = self.caches.revisions.all(key).into_iter();
@@ -207,13 +234,25 @@ impl Context {
     ) -> (Result<(), ApplyError>, Decided) {
         let workers = observed.workers();
         let recorded = observed.plan.as_deref().map(Agreed::read);
-        let (agreed, consistency) =
-            plan::decide(&pipeline.plan_inputs, pipeline.size.suspended, recorded, &workers);
+        let (agreed, consistency) = plan::decide(
+            &pipeline.purposes,
+            &pipeline.plan_inputs,
+            pipeline.size.suspended,
+            recorded,
+            &workers,
+        );
         let kept: Vec<&ControllerRevision> = observed.revisions.iter().map(Arc::as_ref).collect();
         let choice = template::choose(pipeline, &self.installation, &kept);
-        let decided = Decided { agreed, consistency, up_to_date: choice.current };
+        // Workers of a suspended pipeline, and those of streams that it has no more, end before anything else changes: no two plans are
+        // ever served under one name.
+        let is_emptying =
+            observed.pods.iter().any(|pod| pod.stays() && (pipeline.size.suspended || !is_of(pod, pipeline)));
+        let decided = Decided { agreed, consistency, up_to_date: choice.current, is_emptying };
         if pipeline.paused {
             return (Ok(()), decided);
+        }
+        if is_emptying {
+            return (self.resize(pipeline, observed, 0).await, decided);
         }
         let wanted = desired(pipeline, &self.installation, choice.template.clone(), decided.agreed.as_ref());
         let result = async {
@@ -228,8 +267,11 @@ impl Context {
                 uid: &pipeline.uid,
             };
             applier.apply(&wanted, pipeline.size.suspended).await?;
-            self.resize(pipeline, observed).await?;
+            self.resize(pipeline, observed, pipeline.size.workers).await?;
             self.even_out(pipeline, observed).await?;
+            if self.is_whole(pipeline, observed) {
+                applier.tidy(&wanted).await?;
+            }
             self.drop_templates(pipeline, &choice).await
         }
         .await;
@@ -277,13 +319,22 @@ impl Context {
     }
 
     /// The number of workers, and before it is lowered the marks of those that go.
-    async fn resize(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
+    async fn resize(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+        wanted: i32,
+    ) -> Result<(), ApplyError> {
         let names = Names::of(&pipeline.key.name);
         // Just created: the watch wakes this pipeline again.
         let Some(deployment) = &observed.deployment else { return Ok(()) };
         let current = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
         let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
-        let step = size::step(current, pipeline.size.workers, &pods);
+        // A Deployment divides what it takes away between its templates, whatever is marked.
+        if wanted > 0 && wanted < current && size::has_two_templates(&pods) && !status::is_stuck(deployment) {
+            return Ok(());
+        }
+        let step = size::step(current, wanted, &pods);
         let marks = step.mark.iter().map(|name| (name, json!(FIRST_TO_GO.to_string())));
         let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
@@ -316,14 +367,19 @@ impl Context {
         Ok(())
     }
 
+    /// Whether all workers are there, new and available, as far as is known.
+    fn is_whole(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> bool {
+        observed.deployment.as_ref().is_some_and(|deployment| {
+            status::is_whole(deployment, pipeline.size.workers)
+                && !self.generations.is_old(&pipeline.key, deployment)
+        })
+    }
+
     /// Moves one worker of a fleet that is whole and unevenly spread, by the Eviction API and so under the disruption budget.
     async fn even_out(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
-        let (Some(nodes), Some(deployment)) = (&self.caches.nodes, &observed.deployment) else { return Ok(()) };
-        if !status::is_whole(deployment, pipeline.size.workers)
-            || self.generations.is_old(&pipeline.key, deployment)
-        {
+        let Some(nodes) = self.caches.nodes.as_ref().filter(|_| self.is_whole(pipeline, observed)) else {
             return Ok(());
-        }
+        };
         let (nodes, pods) = (nodes.all(&nobodys()), observed.pods.iter().map(Arc::as_ref));
         let nodes: Vec<&NodeFacts> = nodes.iter().map(Arc::as_ref).collect();
         let pods: Vec<&WorkerPod> = pods.collect();
@@ -347,16 +403,23 @@ impl Context {
         }
     }
 
+    /// What trainers report.
+    fn figures(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Figures {
+        let statuses: Vec<&WorkerStatus> =
+            observed.answers.iter().map(|(_, status)| status.as_ref()).collect();
+        figures(&statuses, &|stream| pipeline.trains(stream))
+    }
+
     fn status(
         &self,
         before: &DataPipelineStatus,
         pipeline: &ValidatedPipeline,
         observed: &Observed,
         decided: &Decided,
+        seen: Figures,
         obstacle: Option<&Obstacle>,
     ) -> DataPipelineStatus {
         let workers = observed.workers();
-        let statuses: Vec<&WorkerStatus> = workers.iter().map(|(_, status)| *status).collect();
         let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
         let nodes = self.caches.nodes.as_ref().map(|nodes| nodes.all(&nobodys()));
         let nodes: Option<Vec<&NodeFacts>> =
@@ -370,11 +433,12 @@ impl Context {
                 .deployment
                 .as_ref()
                 .is_some_and(|deployment| self.generations.is_old(&pipeline.key, deployment)),
+            is_emptying: decided.is_emptying,
             workers: &workers,
             agreed: decided.agreed.as_ref(),
             consistency: &decided.consistency,
             placement: spread::measure(&pipeline.placement, labels, &pods, nodes.as_deref()),
-            figures: figures(&statuses, &|stream| pipeline.trains(stream)),
+            figures: seen,
             up_to_date: decided.up_to_date,
             obstacle,
         };
@@ -384,7 +448,12 @@ impl Context {
     /// What was written last: the cache may be older.
     fn before(&self, key: &Key, raw: &DataPipeline) -> DataPipelineStatus {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let mine = written.get(key).filter(|written| Some(&written.uid) == raw.metadata.uid.as_ref());
+        let mine = written.get(key).filter(|written| {
+            // As soon as the cache has that write, or a later one, it knows better: others may write too.
+            let shown =
+                raw.metadata.resource_version.as_ref().and_then(|version| version.parse::<u64>().ok());
+            Some(&written.uid) == raw.metadata.uid.as_ref() && shown < written.version
+        });
         mine.map_or_else(|| raw.status.clone().unwrap_or_default(), |written| written.status.clone())
     }
 
@@ -417,7 +486,12 @@ impl Context {
         });
         self.metrics.written("DataPipeline");
         match api.patch_status(&key.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await {
-            Ok(_) => {}
+            Ok(made) => {
+                let version = made.metadata.resource_version.and_then(|version| version.parse().ok());
+                let uid = raw.metadata.uid.clone().unwrap_or_default();
+                let written = Written { at: now, status: new.clone(), uid, version };
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
+            }
             // Gone, or another of the same name: the watch tells.
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {
                 return Ok(Outcome::Again(LOOK_AGAIN));
@@ -425,16 +499,14 @@ impl Context {
             Err(error) => return Err(ReconcileError::Status(error)),
         }
         for edge in edges(&before.conditions, &new.conditions) {
-            self.tell(raw, edge).await;
+            self.tell(&raw.object_ref(&()), key, edge).await;
         }
-        let written = Written { at: now, status: new, uid: raw.metadata.uid.clone().unwrap_or_default() };
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
         Ok(Outcome::Again(LOOK_AGAIN))
     }
 
     /// Events are for people who look; nothing depends on them.
-    async fn tell(&self, raw: &DataPipeline, edge: Edge) {
-        tracing::info!(pipeline = %Key::of(raw), reason = edge.reason, "{}", edge.note);
+    async fn tell(&self, about: &ObjectReference, key: &Key, edge: Edge) {
+        tracing::info!(pipeline = %key, reason = edge.reason, "{}", edge.note);
         let event = Event {
             type_: if edge.warning { EventType::Warning } else { EventType::Normal },
             reason: edge.reason,
@@ -443,47 +515,46 @@ impl Context {
             secondary: None,
         };
         self.metrics.written("Event");
-        if let Err(error) = self.recorder.publish(&event, &raw.object_ref(&())).await {
+        if let Err(error) = self.recorder.publish(&event, about).await {
             tracing::debug!(error = %error, "an event could not be written");
         }
     }
 
-    /// An object of another version: said in its own status, as far as that can be written.
+    /// An object of another version: said in its own status, beside what stands there.
     async fn undecodable(&self, key: &Key, error: &str) -> Result<(), ReconcileError> {
-        let known = {
-            let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-            written.get(key).map(|written| written.status.clone())
+        let kind = ApiResource::erase::<DataPipeline>(&());
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &kind);
+        let Some(found) = api.get_opt(&key.name).await.map_err(ReconcileError::Status)? else {
+            return Ok(());
         };
-        let before = known.unwrap_or_default();
+        let stored = found.data.pointer("/status/conditions").cloned().unwrap_or_default();
+        let before: Vec<Condition> = serde_json::from_value(stored).unwrap_or_default();
         let message = format!(
             "this operator cannot read the object: {error}; install the operator of its version, or correct it; its workers go on"
         );
-        let mut conditions = status::Conditions::after(&before.conditions, 0, Timestamp::now());
+        let generation = found.metadata.generation.unwrap_or_default();
+        let mut conditions = status::Conditions::after(&before, generation, Timestamp::now());
         conditions.set("Ready", status::Truth::False, "Undecodable", &message);
-        let new = DataPipelineStatus { conditions: conditions.done(), ..before.clone() };
-        if before == new {
+        let after = conditions.done();
+        if before == after {
             return Ok(());
         }
-        let api: Api<DataPipeline> = Api::namespaced(self.client.clone(), &key.namespace);
-        let body = json!({"status": {"conditions": new.conditions}});
         self.metrics.written("DataPipeline");
         let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-        // The answer is the object that cannot be read.
-        let api: Api<kube::core::PartialObjectMeta<DataPipeline>> =
-            Api::namespaced(api.into_client(), &key.namespace);
+        let body = json!({"status": {"conditions": after}});
         api.patch_status(&key.name, &parameters, &Patch::Merge(&body))
             .await
             .map_err(ReconcileError::Status)?;
-        #[expect(clippy::disallowed_methods, reason = "the time of a write")]
-        let at = Instant::now();
-        let written = Written { at, status: new, uid: String::new() };
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
+        for edge in edges(&before, &after) {
+            self.tell(&found.object_ref(&kind), key, edge).await;
+        }
         Ok(())
     }
 
     fn forget(&self, key: &Key) {
         self.applied.forget(key);
         self.generations.forget(key);
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.moves.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.metrics.forget(key);
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
@@ -510,12 +581,10 @@ struct Decided {
     agreed: Option<Agreed>,
     consistency: plan::Consistency,
     up_to_date: bool,
+    is_emptying: bool,
 }
 
-impl ValidatedPipeline {
-    /// Whether a stream is read for training.
-    #[must_use]
-    pub fn trains(&self, stream: &str) -> bool {
-        self.purposes.iter().any(|(name, purpose)| name == stream && *purpose == Purpose::Train)
-    }
+/// Whether a pod makes the streams that the pipeline has now.
+fn is_of(pod: &WorkerPod, pipeline: &ValidatedPipeline) -> bool {
+    pod.plan_inputs.as_ref().is_none_or(|inputs| *inputs == pipeline.plan_inputs)
 }

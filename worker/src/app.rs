@@ -302,6 +302,11 @@ impl App {
         let _ = self.state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
     }
 
+    /// Batches cannot be asked for any more, for now; what was asked for is answered.
+    pub fn close(&self) {
+        let _ = self.state.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
     /// Nothing new is taken from now on.
     pub fn drain(&self) {
         self.state.store(2, Ordering::Release);

@@ -122,10 +122,7 @@ async fn live(settings: Settings, machinery: Machinery, guard: Guard) -> anyhow:
                 report_streams(&loaded);
                 app.hold(loaded);
                 tokio::select! {
-                    () = by_plan(&app, settings.plan_dir.as_deref()) => {
-                        app.open();
-                        told_to_stop(settings.exit_with_stdin).await
-                    }
+                    never = by_plan(&app, settings.plan_dir.as_deref()) => match never {},
                     told = told_to_stop(settings.exit_with_stdin) => told,
                 }
             }
@@ -197,19 +194,29 @@ async fn load(app: &Arc<App>) -> Result<Loaded, StreamError> {
     }
 }
 
-/// Ends when this worker's plan is the one to serve by, at once where none is given.
-async fn by_plan(app: &App, folder: Option<&Path>) {
-    let (Some(folder), Some(loaded)) = (folder, app.loaded.get()) else { return };
+/// Serves while this worker's plan is the one to serve by, always where none is given. What is mounted changes: a fleet agrees on a
+/// plan after its first workers have begun to serve.
+async fn by_plan(app: &App, folder: Option<&Path>) -> std::convert::Infallible {
     let mut told = String::new();
     loop {
-        let streams = loaded.streams().iter().map(|stream| (stream.name.as_str(), stream.digest));
-        let Some(reason) = expected_plan::other(folder, streams) else { return };
-        if reason != told {
-            tracing::error!("{reason}");
-            app.set_doing(reason.clone());
-            told = reason;
+        let other = folder.zip(app.loaded.get()).and_then(|(folder, loaded)| {
+            let streams = loaded.streams().iter().map(|stream| (stream.name.as_str(), stream.digest));
+            expected_plan::other(folder, streams)
+        });
+        match other {
+            None => {
+                told.clear();
+                app.open();
+            }
+            Some(reason) => {
+                app.close();
+                if reason != told {
+                    tracing::error!("{reason}");
+                    app.set_doing(reason.clone());
+                    told = reason;
+                }
+            }
         }
-        // What is mounted changes when the fleet agrees on another plan.
         tokio::time::sleep(LOAD_PAUSE).await;
     }
 }

@@ -19,7 +19,7 @@ use kube::Resource as _;
 
 use crate::plan::Agreed;
 use crate::types::DataPipeline;
-use crate::validate::{Account, ValidatedPipeline};
+use crate::validate::{Account, ValidatedPipeline, short_hash};
 
 pub use pod::{PLAN_FOLDER, template, template_inputs};
 
@@ -33,6 +33,8 @@ pub const SIZE_MANAGER: &str = "feedmill-operator-size";
 pub const PIPELINE: &str = "feedmill.dev/pipeline";
 /// A hash of the spec that a recorded plan belongs to, as an annotation.
 pub const PLAN_INPUTS: &str = "feedmill.dev/plan-inputs";
+/// The hash of the document that a pod reads, as an annotation.
+pub const DOCUMENT_HASH: &str = "feedmill.dev/pipeline-hash";
 /// What the container and its port are called.
 pub const WORKER: &str = "worker";
 /// Where workers listen.
@@ -60,8 +62,6 @@ pub struct Names {
     pub service: String,
     /// Deployment, PodDisruptionBudget, NetworkPolicy and ServiceAccount.
     pub worker: String,
-    /// ConfigMap with what workers read.
-    pub document: String,
     /// ConfigMap with the recorded plan.
     pub plan: String,
 }
@@ -73,10 +73,28 @@ impl Names {
         Self {
             service: pipeline.to_owned(),
             worker: format!("{pipeline}-worker"),
-            document: format!("{pipeline}-pipeline"),
             plan: format!("{pipeline}-plan"),
         }
     }
+}
+
+/// The hash of what workers read.
+#[must_use]
+pub fn document_hash(document: &str) -> String {
+    short_hash(document.as_bytes())
+}
+
+/// The ConfigMap with what workers read. Another document is another one: pods of the former template, which may start again at any time,
+/// go on to read what they were made for.
+#[must_use]
+pub fn document_name(pipeline: &str, document: &str) -> String {
+    format!("{}{}", document_prefix(pipeline), document_hash(document))
+}
+
+/// What names of such ConfigMaps begin with.
+#[must_use]
+pub fn document_prefix(pipeline: &str) -> String {
+    format!("{pipeline}-pipeline-")
 }
 
 /// Everything a pipeline should consist of. Taken apart field by field where it is applied, so that an object that is added
@@ -172,7 +190,8 @@ pub fn desired(
     Desired {
         service_account,
         document: ConfigMap {
-            metadata: metadata(pipeline, &names.document),
+            metadata: metadata(pipeline, &document_name(&pipeline.key.name, &pipeline.document)),
+            immutable: Some(true),
             data: Some(BTreeMap::from([("pipeline.yaml".to_owned(), pipeline.document.clone())])),
             ..ConfigMap::default()
         },
@@ -247,6 +266,8 @@ fn deployment(pipeline: &ValidatedPipeline, name: &str, template: PodTemplateSpe
                 }),
             }),
             revision_history_limit: Some(3),
+            // Workers read manifests before they serve, which takes minutes where those are large.
+            progress_deadline_seconds: Some(1800),
             template,
             ..DeploymentSpec::default()
         }),

@@ -5,15 +5,19 @@ use k8s_openapi::api::core::v1::{
     HTTPGetAction, KeyToPath, Lifecycle, LifecycleHandler, LocalObjectReference, NodeAffinity, NodeSelector,
     NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodAntiAffinity, PodSecurityContext, PodSpec,
     PodTemplateSpec, Probe, ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecretProjection,
-    SecretVolumeSource, SecurityContext, SleepAction, Toleration, TopologySpreadConstraint, Volume, VolumeMount,
-    VolumeProjection,
+    SecretVolumeSource, SecurityContext, SleepAction, Toleration, TopologySpreadConstraint, Volume,
+    VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Installation, Names, PORT, WORKER, labels, select};
+use super::{
+    DOCUMENT_HASH, Installation, Names, PLAN_INPUTS, PORT, WORKER, document_hash, document_name, labels,
+    select,
+};
+use crate::sparse::sparse;
 use crate::types::{GpuNodes, PlacementSpec, SpreadMode, WhenUnsatisfiable};
 use crate::validate::{Account, RESTART_AT, ValidatedPipeline, short_hash};
 
@@ -24,8 +28,6 @@ const KEYS_FOLDER: &str = "/etc/feedmill/s3";
 const TOKEN_FOLDER: &str = "/etc/feedmill/token";
 const TLS_FOLDER: &str = "/etc/feedmill/tls";
 const CACHE_FOLDER: &str = "/var/cache/feedmill";
-/// The document's hash, so that another document is another template.
-const DOCUMENT_HASH: &str = "feedmill.dev/pipeline-hash";
 
 /// How long a worker that is told to stop is still found by name, in seconds: DNS answers are kept for 5 s by usual servers.
 const UNLISTED_SECONDS: i64 = 5;
@@ -35,7 +37,8 @@ const SPARE_SECONDS: i64 = 10;
 /// empty for the five minutes that are Kubernetes' default.
 const LOST_NODE_SECONDS: i64 = 30;
 
-/// A hash of everything in the pipeline that the template is made from, and of nothing of the operator's own.
+/// A hash of everything in the pipeline that the template is made from, and of nothing of the operator's own: what is not asked for
+/// stands in it under no name, so that a field that a later operator knows changes nothing where it is not used.
 #[must_use]
 pub fn template_inputs(pipeline: &ValidatedPipeline) -> String {
     let worker = &pipeline.worker;
@@ -43,27 +46,19 @@ pub fn template_inputs(pipeline: &ValidatedPipeline) -> String {
         Account::Given(name) => Some(name),
         Account::Made(_) => None,
     };
-    let inputs = json!([
-        pipeline.key.name,
-        pipeline.document,
-        pipeline.placement,
-        pipeline.drain_seconds,
-        worker.image,
-        worker.pull_policy,
-        worker.pull_secrets,
-        account,
-        worker.credentials,
-        worker.requests,
-        worker.limits,
-        worker.disk,
-        worker.env,
-        worker.labels,
-        worker.annotations,
-        worker.restart_at,
-        worker.tokens,
-        worker.certificate,
-    ]);
-    short_hash(inputs.to_string().as_bytes())
+    let inputs = json!({
+        "name": pipeline.key.name,
+        "document": pipeline.document,
+        "placement": pipeline.placement_inputs,
+        "drainSeconds": pipeline.drain_seconds,
+        "worker": worker.inputs,
+        "account": account,
+        "credentials": worker.credentials,
+        "restartAt": worker.restart_at,
+        "tokens": worker.tokens,
+        "certificate": worker.certificate,
+    });
+    short_hash(sparse(inputs, &Value::Null).to_string().as_bytes())
 }
 
 /// The template of workers' pods.
@@ -73,7 +68,8 @@ pub fn template(pipeline: &ValidatedPipeline, installation: &Installation) -> Po
     let mut pod_labels = worker.labels.clone();
     pod_labels.extend(labels(&pipeline.key.name));
     let mut annotations = worker.annotations.clone();
-    annotations.insert(DOCUMENT_HASH.into(), short_hash(pipeline.document.as_bytes()));
+    annotations.insert(DOCUMENT_HASH.into(), document_hash(&pipeline.document));
+    annotations.insert(PLAN_INPUTS.into(), pipeline.plan_inputs.clone());
     if let Some(value) = &worker.restart_at {
         annotations.insert(RESTART_AT.into(), value.clone());
     }
@@ -146,9 +142,11 @@ fn container(pipeline: &ValidatedPipeline, installation: &Installation) -> Conta
     if worker.credentials.is_some() {
         arguments.push(format!("--s3-credentials-dir={KEYS_FOLDER}"));
     }
-    let mut env =
-        vec![EnvVar { name: "TMPDIR".into(), value: Some(CACHE_FOLDER.into()), ..EnvVar::default() }];
-    env.extend(worker.env.iter().cloned());
+    let mut env = worker.env.clone();
+    if !env.iter().any(|variable| variable.name == "TMPDIR") {
+        // The root is read-only.
+        env.push(EnvVar { name: "TMPDIR".into(), value: Some(CACHE_FOLDER.into()), ..EnvVar::default() });
+    }
     let read = |name: &str, folder: &str| VolumeMount {
         name: name.into(),
         mount_path: folder.into(),
@@ -232,7 +230,8 @@ fn volumes(pipeline: &ValidatedPipeline, names: &Names) -> Vec<Volume> {
         ..Volume::default()
     };
     // The first workers start before a plan is agreed on.
-    let mut volumes = vec![map("pipeline", &names.document, false), map("plan", &names.plan, true)];
+    let document = document_name(&pipeline.key.name, &pipeline.document);
+    let mut volumes = vec![map("pipeline", &document, false), map("plan", &names.plan, true)];
     if let Some(secret) = &pipeline.worker.credentials {
         let keys = |keys: &[&str], optional: bool| VolumeProjection {
             secret: Some(SecretProjection {

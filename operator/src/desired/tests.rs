@@ -88,7 +88,7 @@ fn the_number_of_workers_is_in_no_object() {
 #[test]
 fn no_name_of_an_object_is_too_long_for_the_longest_pipeline() {
     let names = Names::of(&"a".repeat(52));
-    for name in [names.service, names.worker, names.document, names.plan] {
+    for name in [names.service, names.worker, names.plan] {
         assert!(name.len() <= 63, "{name}");
     }
 }

@@ -28,12 +28,14 @@ pub type Kept<T> = Result<Arc<T>, Arc<str>>;
 #[derive(Debug)]
 pub struct Cache<T> {
     objects: RwLock<HashMap<Key, BTreeMap<String, Kept<T>>>>,
+    /// Which pipeline each object is kept under: a label may be changed or taken away.
+    places: RwLock<HashMap<(String, String), Key>>,
     complete: watch::Sender<bool>,
 }
 
 impl<T> Default for Cache<T> {
     fn default() -> Self {
-        Self { objects: RwLock::default(), complete: watch::Sender::new(false) }
+        Self { objects: RwLock::default(), places: RwLock::default(), complete: watch::Sender::new(false) }
     }
 }
 
@@ -63,22 +65,35 @@ impl<T> Cache<T> {
         drop(self.complete.subscribe().wait_for(|complete| *complete).await);
     }
 
-    fn put(&self, pipeline: Key, name: String, object: Kept<T>) {
+    /// An object as it is now, none if it is gone, and the pipeline that it belongs to now. Gives the pipelines of which something
+    /// changed.
+    fn put(&self, place: (String, String), now: Option<(Key, Kept<T>)>) -> Vec<Key> {
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
-        objects.entry(pipeline).or_default().insert(name, object);
-    }
-
-    fn remove(&self, pipeline: &Key, name: &str) {
-        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(of) = objects.get_mut(pipeline) {
-            of.remove(name);
-            if of.is_empty() {
-                objects.remove(pipeline);
+        let mut changed = Vec::new();
+        let key = now.as_ref().map(|(key, _)| key.clone());
+        let before = match &key {
+            Some(key) => places.insert(place.clone(), key.clone()),
+            None => places.remove(&place),
+        };
+        if let Some(before) = before.filter(|before| Some(before) != key.as_ref()) {
+            if let Some(of) = objects.get_mut(&before) {
+                of.remove(&place.1);
+                if of.is_empty() {
+                    objects.remove(&before);
+                }
             }
+            changed.push(before);
         }
+        if let Some((key, object)) = now {
+            objects.entry(key.clone()).or_default().insert(place.1, object);
+            changed.push(key);
+        }
+        changed
     }
 
-    fn replace(&self, with: HashMap<Key, BTreeMap<String, Kept<T>>>) {
+    fn replace(&self, with: HashMap<Key, BTreeMap<String, Kept<T>>>, places: HashMap<(String, String), Key>) {
+        *self.places.write().unwrap_or_else(PoisonError::into_inner) = places;
         *self.objects.write().unwrap_or_else(PoisonError::into_inner) = with;
         self.complete.send_replace(true);
     }
@@ -122,16 +137,18 @@ pub async fn keep<K, T>(
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let mut events = watch_events(api, config).default_backoff().boxed();
-    let mut building = HashMap::new();
+    let (mut building, mut places) = (HashMap::new(), HashMap::new());
     while let Some(event) = events.next().await {
         let kept = |object: DeserializeGuard<K>| match object.0 {
             Ok(object) => Ok(Arc::new(keep(object))),
             Err(error) => Err(Arc::from(error.error.as_str())),
         };
         match event {
-            Ok(Event::Init) => building = HashMap::new(),
+            Ok(Event::Init) => (building, places) = (HashMap::new(), HashMap::new()),
             Ok(Event::InitApply(object)) => {
                 if let Some(key) = of(&object) {
+                    let place = (object.namespace().unwrap_or_default(), object.name_any());
+                    places.insert(place, key.clone());
                     let of: &mut BTreeMap<_, _> = building.entry(key).or_default();
                     of.insert(object.name_any(), kept(object));
                 }
@@ -139,20 +156,17 @@ pub async fn keep<K, T>(
             Ok(Event::InitDone) => {
                 let mut keys = cache.keys();
                 keys.extend(building.keys().cloned());
-                cache.replace(std::mem::take(&mut building));
+                cache.replace(std::mem::take(&mut building), std::mem::take(&mut places));
                 keys.into_iter().for_each(&wake);
             }
             Ok(Event::Apply(object)) => {
-                if let Some(key) = of(&object) {
-                    cache.put(key.clone(), object.name_any(), kept(object));
-                    wake(key);
-                }
+                let place = (object.namespace().unwrap_or_default(), object.name_any());
+                let key = of(&object);
+                cache.put(place, key.map(|key| (key, kept(object)))).into_iter().for_each(&wake);
             }
             Ok(Event::Delete(object)) => {
-                if let Some(key) = of(&object) {
-                    cache.remove(&key, &object.name_any());
-                    wake(key);
-                }
+                let place = (object.namespace().unwrap_or_default(), object.name_any());
+                cache.put(place, None).into_iter().for_each(&wake);
             }
             Err(error) => {
                 tracing::warn!(kind = %K::kind(&()), error = %error, "a watch was interrupted; it is begun again");
@@ -184,5 +198,27 @@ impl From<Node> for NodeFacts {
             });
         }
         Self { name, labels: node.metadata.labels.unwrap_or_default(), taints }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_that_loses_its_label_leaves_its_pipeline() {
+        let cache: Cache<u8> = Cache::default();
+        let key = |name: &str| Key { namespace: "team".into(), name: name.into() };
+        let place = || ("team".to_owned(), "pod".to_owned());
+        assert_eq!(cache.put(place(), Some((key("a"), Ok(Arc::new(1))))), [key("a")]);
+        assert_eq!(cache.all(&key("a")), [Arc::new(1)]);
+        // Another pipeline's: both hear of it.
+        assert_eq!(cache.put(place(), Some((key("b"), Ok(Arc::new(2))))), [key("a"), key("b")]);
+        assert_eq!((cache.all(&key("a")).len(), cache.all(&key("b"))), (0, vec![Arc::new(2)]));
+        // Nobody's.
+        assert_eq!(cache.put(place(), None), [key("b")]);
+        assert_eq!((cache.all(&key("b")).len(), cache.keys().len()), (0, 0));
+        // Its end is no news any more.
+        assert_eq!(cache.put(place(), None), []);
     }
 }

@@ -43,6 +43,8 @@ pub struct Facts<'a> {
     pub deployment: Option<&'a Deployment>,
     /// Whether something was written since it looked so.
     pub deployment_is_old: bool,
+    /// Whether workers of other streams must end before there may be new ones.
+    pub is_emptying: bool,
     /// What its workers say, by pod.
     pub workers: &'a [(&'a str, &'a WorkerStatus)],
     /// The recorded plan.
@@ -66,6 +68,7 @@ pub fn invalid(
     name: &str,
     generation: i64,
     errors: &[FieldError],
+    pods: &[Arc<WorkerPod>],
     now: Timestamp,
 ) -> DataPipelineStatus {
     let told: Vec<String> = errors.iter().take(5).map(ToString::to_string).collect();
@@ -78,30 +81,36 @@ pub fn invalid(
     DataPipelineStatus {
         observed_generation: Some(generation),
         selector: selector_text(name),
+        // They can be counted without knowing what is wanted.
+        replicas: count(pods.iter().filter(|pod| pod.stays()).count()),
+        ready_replicas: count(pods.iter().filter(|pod| pod.serves()).count()),
         conditions: conditions.done(),
         ..before.clone()
     }
 }
+
+/// The largest whole number that JSON readers keep exactly.
+const MOST_SAMPLES: u64 = (1 << 53) - 1;
 
 /// The status of a pipeline.
 #[must_use]
 pub fn status(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) -> DataPipelineStatus {
     let pipeline = facts.pipeline;
     let staying: Vec<&WorkerPod> = facts.pods.iter().map(Arc::as_ref).filter(|pod| pod.stays()).collect();
-    let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     let serving = count(staying.iter().filter(|pod| pod.ready).count());
     let mut conditions = Conditions::after(&before.conditions, pipeline.generation, now);
     let rollout = match rollout(facts.deployment, pipeline.size.workers) {
         Rollout::Done if facts.deployment_is_old => Rollout::Going,
         other => other,
     };
-    let view = View { facts, serving, staying: &staying, rollout };
+    let view = View { facts, serving, staying: &staying, rollout, now };
     view.ready(&mut conditions);
     view.others(&mut conditions);
-    let samples =
-        facts.workers.iter().flat_map(|(_, status)| &status.streams).map(|(name, stream)| {
-            (name.clone(), i64::try_from(stream.samples_per_epoch).unwrap_or(i64::MAX))
-        });
+    // Of streams that there are, in numbers that every JSON reader has: workers are not believed in everything.
+    let samples = facts.workers.iter().flat_map(|(_, status)| &status.streams);
+    let samples = samples.filter(|(name, _)| pipeline.purposes.iter().any(|(known, _)| known == *name));
+    let samples = samples
+        .map(|(name, stream)| (name.clone(), stream.samples_per_epoch.min(MOST_SAMPLES).cast_signed()));
     let samples: std::collections::BTreeMap<String, i64> = samples.collect();
     DataPipelineStatus {
         observed_generation: Some(pipeline.generation),
@@ -120,6 +129,10 @@ pub fn status(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) ->
         scaling: Some(figures(before.scaling, facts.figures)),
         conditions: conditions.done(),
     }
+}
+
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 /// Figures that hardly moved stay as they were written.
@@ -179,6 +192,13 @@ fn rollout(deployment: Option<&Deployment>, wanted: i32) -> Rollout {
     }
 }
 
+/// Whether a rollout makes no progress for its deadline.
+#[must_use]
+pub fn is_stuck(deployment: &Deployment) -> bool {
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or_default();
+    rollout(Some(deployment), wanted) == Rollout::Stuck
+}
+
 /// Whether a Deployment has exactly these workers, all of them new and available.
 #[must_use]
 pub fn is_whole(deployment: &Deployment, wanted: i32) -> bool {
@@ -190,7 +210,11 @@ struct View<'a> {
     serving: i32,
     staying: &'a [&'a WorkerPod],
     rollout: Rollout,
+    now: Timestamp,
 }
+
+/// Volumes are there within seconds when what they need is.
+const MOUNTING_SECONDS: i64 = 30;
 
 impl View<'_> {
     /// Ready: whether as many workers serve as are wanted, and if not, the one thing that is most likely in the way.
@@ -209,9 +233,15 @@ impl View<'_> {
                 "Paused",
                 format!("{count}; nothing is changed while the annotation feedmill.dev/pause stands"),
             )
+        } else if facts.is_emptying {
+            let ending = self.staying.len();
+            let message = format!(
+                "streams, processor or limits have changed: {ending} workers of the former ones end before there are new ones"
+            );
+            (Truth::False, "PlanChanging", message)
         } else if wanted == 0 {
             (Truth::True, "NoWorkersWanted", "spec.replicas is 0".into())
-        } else if self.serving >= wanted {
+        } else if self.serving >= wanted && !matches!(facts.consistency, Consistency::Differ { .. }) {
             (Truth::True, "WorkersServe", count)
         } else {
             let (reason, why) = self.why_not();
@@ -226,6 +256,9 @@ impl View<'_> {
         }
         if let Some((pod, trouble)) = self.trouble() {
             return (trouble.reason(), troubled(pod, trouble));
+        }
+        if let Some((reason, message)) = self.missing() {
+            return (reason, message);
         }
         let doing = self.facts.workers.iter().find_map(|(pod, status)| {
             let doing = status.doing.as_deref().filter(|_| status.state == WorkerState::Starting)?;
@@ -243,6 +276,27 @@ impl View<'_> {
         troubled.max_by(|(a_pod, a), (b_pod, b)| (a, &b_pod.name).cmp(&(b, &a_pod.name)))
     }
 
+    /// What keeps pods from being made at all, or from having their volumes.
+    fn missing(&self) -> Option<(&'static str, String)> {
+        let status = self.facts.deployment.and_then(|deployment| deployment.status.as_ref());
+        let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        let refused = conditions
+            .filter(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True")
+            .find_map(|condition| condition.message.as_deref());
+        if let Some(words) = refused {
+            let remedy = "lift the quota, or correct what the namespace's rules refuse";
+            return Some(("PodsRefused", format!("workers cannot be made: {words}; {remedy}")));
+        }
+        self.staying.iter().find_map(|pod| {
+            let needs = pod.waits_for.as_deref().filter(|_| self.now.as_second() - pod.made >= MOUNTING_SECONDS)?;
+            let message = format!(
+                "{} has no volumes after {MOUNTING_SECONDS} s; is there {needs} in its namespace? `kubectl describe pod` says more",
+                pod.name
+            );
+            Some(("WorkerCannotStart", message))
+        })
+    }
+
     fn plans_differ(&self) -> Option<String> {
         let Consistency::Differ { stream, workers, theirs, recorded } = self.facts.consistency else {
             return None;
@@ -250,7 +304,7 @@ impl View<'_> {
         let first = workers.first().map(String::as_str).unwrap_or_default();
         let more = if workers.len() > 1 { format!(" and {} more", workers.len() - 1) } else { String::new() };
         Some(format!(
-            "{first}{more} computes plan {theirs} for stream {stream}, the others serve {recorded}: a manifest or the processor's \
+            "{first}{more} computes plan {theirs} for stream {stream}, the fleet serves {recorded}: a manifest or the processor's \
              files were overwritten; restore them, or suspend and resume the pipeline to go on by the new plan"
         ))
     }
@@ -267,6 +321,10 @@ impl View<'_> {
                     "nothing is changed while the annotation feedmill.dev/pause stands",
                 );
             }
+            _ if facts.is_emptying => {
+                let message = format!("{} workers of the former streams are still there", self.staying.len());
+                conditions.set("Progressing", Truth::True, "PlanChanging", &message);
+            }
             Rollout::Absent if wanted == 0 => {
                 conditions.set("Progressing", Truth::False, "NoWorkersWanted", "")
             }
@@ -279,7 +337,7 @@ impl View<'_> {
             }
             Rollout::Done => conditions.set("Progressing", Truth::False, "Complete", ""),
             Rollout::Stuck => {
-                let message = "no progress for 10 minutes; workers of the former template go on serving; correct the spec";
+                let message = "no progress for 30 minutes; workers of the former template go on serving; correct the spec";
                 conditions.set("Progressing", Truth::False, "ProgressDeadlineExceeded", message);
             }
         }
@@ -291,8 +349,11 @@ impl View<'_> {
             (None, Some((pod, trouble)), _) => {
                 conditions.set("Degraded", Truth::True, trouble.reason(), &troubled(pod, trouble));
             }
-            (None, None, Some(problem)) => conditions.set("Degraded", Truth::True, "WorkerProblem", &problem),
-            (None, None, None) => conditions.set("Degraded", Truth::False, "AsExpected", ""),
+            (None, None, problem) => match (self.missing(), problem) {
+                (Some((reason, message)), _) => conditions.set("Degraded", Truth::True, reason, &message),
+                (None, Some(problem)) => conditions.set("Degraded", Truth::True, "WorkerProblem", &problem),
+                (None, None) => conditions.set("Degraded", Truth::False, "AsExpected", ""),
+            },
         }
         if pipeline.size.suspended {
             let message = format!("{} workers are still ending", self.staying.len());
@@ -408,17 +469,16 @@ fn words(obstacle: &Obstacle) -> (&'static str, String) {
             format!("{what} exists and is not this pipeline's; remove it or give the pipeline another name"),
         ),
         Obstacle::Refused(what) => ("ApplyFailed", format!("the API server refuses: {what}")),
-        Obstacle::Forbidden(what) => (
-            "Forbidden",
-            format!(
-                "the operator may not: {what}; give its role that verb, as the chart does, or lift the quota"
-            ),
-        ),
+        Obstacle::Forbidden(what) => {
+            ("Forbidden", format!("the operator may not: {what}; give its role that verb, as the chart does"))
+        }
     }
 }
 
 /// Conditions and counts are written at once, but not more often than this.
 const AT_ONCE: Duration = Duration::from_secs(5);
+/// Words alone, such as how much has been read, are written at most this often.
+const WORDS: Duration = Duration::from_secs(15);
 /// Figures alone are written at most this often.
 const FIGURES: Duration = Duration::from_secs(60);
 
@@ -434,7 +494,16 @@ pub fn due(
         return None;
     }
     let rest = |status: &DataPipelineStatus| DataPipelineStatus { scaling: None, ..status.clone() };
-    let pause = if rest(before) == rest(new) { FIGURES } else { AT_ONCE };
+    let wordless = |status: &DataPipelineStatus| {
+        let mut rest = rest(status);
+        rest.conditions.iter_mut().for_each(|condition| condition.message.clear());
+        rest
+    };
+    let pause = match (rest(before) == rest(new), wordless(before) == wordless(new)) {
+        (true, _) => FIGURES,
+        (false, true) => WORDS,
+        (false, false) => AT_ONCE,
+    };
     Some(
         written
             .map_or(Duration::ZERO, |written| pause.saturating_sub(now.saturating_duration_since(written))),
