@@ -225,7 +225,7 @@ impl Member {
         Outstanding(self)
     }
 
-    /// Ends when nothing comes from it any more. Hears what happens from its first poll on.
+    /// Ends when nothing comes from it any more. Hears what happens from its creation on.
     pub(crate) fn silence(&self) -> tokio::sync::futures::Notified<'_> {
         self.fell_silent.notified()
     }
