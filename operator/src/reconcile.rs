@@ -213,7 +213,7 @@ impl Context {
         pods.sort_by(|a, b| (a.made, &a.name).cmp(&(b.made, &b.name)));
         let answers = pods
             .iter()
-            .filter(|pod| pod.stays() && is_of(pod, pipeline))
+            .filter(|pod| pod.stays() && !pod.reads_by_others(&pipeline.plan_inputs))
             .filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?.answer.ok()?)))
             .collect();
         let revisions = self.caches.revisions.all(key).into_iter();
@@ -232,27 +232,25 @@ impl Context {
         pipeline: &ValidatedPipeline,
         observed: &Observed,
     ) -> (Result<(), ApplyError>, Decided) {
-        let workers = observed.workers();
         let recorded = observed.plan.as_deref().map(Agreed::read);
-        let (agreed, consistency) = plan::decide(
-            &pipeline.purposes,
-            &pipeline.plan_inputs,
-            pipeline.size.suspended,
-            recorded,
-            &workers,
-        );
+        let (inputs, suspended) = (&pipeline.plan_inputs, pipeline.size.suspended);
+        let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        let deployment = observed.deployment.as_deref();
+        let is_old = deployment.is_some_and(|found| self.generations.is_old(&pipeline.key, found));
         let kept: Vec<&ControllerRevision> = observed.revisions.iter().map(Arc::as_ref).collect();
         let choice = template::choose(pipeline, &self.installation, &kept);
-        // Workers of a suspended pipeline, and those of streams that it has no more, end before anything else changes: no two plans are
-        // ever served under one name.
-        let is_emptying =
-            observed.pods.iter().any(|pod| pod.stays() && (pipeline.size.suspended || !is_of(pod, pipeline)));
-        let decided = Decided { agreed, consistency, up_to_date: choice.current, is_emptying };
+        let up_to_date = choice.current;
+        if plan::is_ending(inputs, suspended, deployment, is_old, &pods) {
+            let consistency = plan::Consistency::Unknown;
+            let decided = Decided { agreed: recorded, consistency, up_to_date, changing: !suspended };
+            let result = if pipeline.paused { Ok(()) } else { self.end(pipeline, observed).await };
+            return (result, decided);
+        }
+        let (agreed, consistency) =
+            plan::decide(&pipeline.purposes, inputs, suspended, recorded, &observed.workers());
+        let decided = Decided { agreed, consistency, up_to_date, changing: false };
         if pipeline.paused {
             return (Ok(()), decided);
-        }
-        if is_emptying {
-            return (self.resize(pipeline, observed, 0).await, decided);
         }
         let wanted = desired(pipeline, &self.installation, choice.template.clone(), decided.agreed.as_ref());
         let result = async {
@@ -267,7 +265,7 @@ impl Context {
                 uid: &pipeline.uid,
             };
             applier.apply(&wanted, pipeline.size.suspended).await?;
-            self.resize(pipeline, observed, pipeline.size.workers).await?;
+            self.resize(pipeline, pipeline.size.workers, observed).await?;
             self.even_out(pipeline, observed).await?;
             if self.is_whole(pipeline, observed) {
                 applier.tidy(&wanted).await?;
@@ -276,6 +274,16 @@ impl Context {
         }
         .await;
         (result, decided)
+    }
+
+    /// Takes all workers away and writes nothing else: what they were made from, and their plan, stay as long as one of them does.
+    async fn end(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
+        let name = Names::of(&pipeline.key.name).worker;
+        let others = self.caches.deployments.get(&pipeline.key, &name);
+        if others.is_some_and(|found| ours(Some(found), &pipeline.uid).is_none()) {
+            return Err(ApplyError::NameConflict(format!("Deployment {name}")));
+        }
+        self.resize(pipeline, 0, observed).await
     }
 
     async fn keep_template(
@@ -433,13 +441,13 @@ impl Context {
                 .deployment
                 .as_ref()
                 .is_some_and(|deployment| self.generations.is_old(&pipeline.key, deployment)),
-            is_emptying: decided.is_emptying,
             workers: &workers,
             agreed: decided.agreed.as_ref(),
             consistency: &decided.consistency,
             placement: spread::measure(&pipeline.placement, labels, &pods, nodes.as_deref()),
             figures: seen,
             up_to_date: decided.up_to_date,
+            changing: decided.changing,
             obstacle,
         };
         status::status(before, &facts, Timestamp::now())
@@ -581,10 +589,6 @@ struct Decided {
     agreed: Option<Agreed>,
     consistency: plan::Consistency,
     up_to_date: bool,
-    is_emptying: bool,
-}
-
-/// Whether a pod makes the streams that the pipeline has now.
-fn is_of(pod: &WorkerPod, pipeline: &ValidatedPipeline) -> bool {
-    pod.plan_inputs.as_ref().is_none_or(|inputs| *inputs == pipeline.plan_inputs)
+    /// Whether workers of former streams end before new ones are made.
+    changing: bool,
 }

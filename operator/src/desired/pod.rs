@@ -69,6 +69,7 @@ pub fn template(pipeline: &ValidatedPipeline, installation: &Installation) -> Po
     pod_labels.extend(labels(&pipeline.key.name));
     let mut annotations = worker.annotations.clone();
     annotations.insert(DOCUMENT_HASH.into(), document_hash(&pipeline.document));
+    // By it workers of former streams are told from those of the present ones.
     annotations.insert(PLAN_INPUTS.into(), pipeline.plan_inputs.clone());
     if let Some(value) = &worker.restart_at {
         annotations.insert(RESTART_AT.into(), value.clone());

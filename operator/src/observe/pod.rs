@@ -156,6 +156,12 @@ impl WorkerPod {
         !self.leaving && !self.over
     }
 
+    /// Whether it reads by other streams than those of these plan inputs.
+    #[must_use]
+    pub fn reads_by_others(&self, inputs: &str) -> bool {
+        self.plan_inputs.as_deref().is_some_and(|theirs| theirs != inputs)
+    }
+
     /// Whether it serves and stays.
     #[must_use]
     pub fn serves(&self) -> bool {

@@ -43,8 +43,6 @@ pub struct Facts<'a> {
     pub deployment: Option<&'a Deployment>,
     /// Whether something was written since it looked so.
     pub deployment_is_old: bool,
-    /// Whether workers of other streams must end before there may be new ones.
-    pub is_emptying: bool,
     /// What its workers say, by pod.
     pub workers: &'a [(&'a str, &'a WorkerStatus)],
     /// The recorded plan.
@@ -57,6 +55,8 @@ pub struct Facts<'a> {
     pub figures: Figures,
     /// Whether workers are made as this operator would make them now.
     pub up_to_date: bool,
+    /// Whether workers of former streams end before new ones are made.
+    pub changing: bool,
     /// What stood in the way.
     pub obstacle: Option<&'a Obstacle>,
 }
@@ -233,12 +233,8 @@ impl View<'_> {
                 "Paused",
                 format!("{count}; nothing is changed while the annotation feedmill.dev/pause stands"),
             )
-        } else if facts.is_emptying {
-            let ending = self.staying.len();
-            let message = format!(
-                "streams, processor or limits have changed: {ending} workers of the former ones end before there are new ones"
-            );
-            (Truth::False, "PlanChanging", message)
+        } else if facts.changing {
+            (Truth::False, "PlanChanging", self.ending())
         } else if wanted == 0 {
             (Truth::True, "NoWorkersWanted", "spec.replicas is 0".into())
         } else if self.serving >= wanted && !matches!(facts.consistency, Consistency::Differ { .. }) {
@@ -268,6 +264,17 @@ impl View<'_> {
             Some(doing) => ("WorkersStarting", doing),
             None => ("WorkersStarting", "the others are being started".into()),
         }
+    }
+
+    /// Whom new workers wait for.
+    fn ending(&self) -> String {
+        let inputs = &self.facts.pipeline.plan_inputs;
+        let mut former = self.staying.iter().filter(|pod| pod.reads_by_others(inputs));
+        let first = former.next().map(|pod| format!(" ({})", pod.name)).unwrap_or_default();
+        format!(
+            "streams, processor or limits are others; {} workers{first} are ending, and new ones are made when they are gone",
+            self.staying.len()
+        )
     }
 
     /// The worst that is wrong with a pod.
@@ -304,8 +311,8 @@ impl View<'_> {
         let first = workers.first().map(String::as_str).unwrap_or_default();
         let more = if workers.len() > 1 { format!(" and {} more", workers.len() - 1) } else { String::new() };
         Some(format!(
-            "{first}{more} computes plan {theirs} for stream {stream}, the fleet serves {recorded}: a manifest or the processor's \
-             files were overwritten; restore them, or suspend and resume the pipeline to go on by the new plan"
+            "{first}{more} computes plan {theirs} for stream {stream}, the others serve {recorded}: a manifest or the processor's \
+             files were overwritten; restore them, or suspend the pipeline until no worker is left and resume it, to go on by the new plan"
         ))
     }
 
@@ -321,10 +328,7 @@ impl View<'_> {
                     "nothing is changed while the annotation feedmill.dev/pause stands",
                 );
             }
-            _ if facts.is_emptying => {
-                let message = format!("{} workers of the former streams are still there", self.staying.len());
-                conditions.set("Progressing", Truth::True, "PlanChanging", &message);
-            }
+            _ if facts.changing => conditions.set("Progressing", Truth::True, "PlanChanging", &self.ending()),
             Rollout::Absent if wanted == 0 => {
                 conditions.set("Progressing", Truth::False, "NoWorkersWanted", "")
             }

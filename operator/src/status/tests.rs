@@ -32,7 +32,7 @@ struct Case {
     pods: Vec<Arc<WorkerPod>>,
     deployment: Option<Deployment>,
     deployment_is_old: bool,
-    is_emptying: bool,
+    changing: bool,
     workers: Vec<(&'static str, WorkerStatus)>,
     consistency: Option<Consistency>,
     obstacle: Option<Obstacle>,
@@ -48,13 +48,13 @@ impl Case {
             pods: &self.pods,
             deployment: self.deployment.as_ref(),
             deployment_is_old: self.deployment_is_old,
-            is_emptying: self.is_emptying,
             workers: &workers,
             agreed: None,
             consistency: self.consistency.as_ref().unwrap_or(&Consistency::Agree),
             placement: PlacementStatus { nodes: 1, max_per_node: 1, skew: Some(0) },
             figures: Figures::default(),
             up_to_date: true,
+            changing: self.changing,
             obstacle: self.obstacle.as_ref(),
         };
         status(before, &facts, at(now))
@@ -115,6 +115,7 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             "False",
             "PlanDiffers",
         ),
+        (Case { pods: vec![pod("a", true)], changing: true, ..Case::default() }, "False", "PlanChanging"),
         (
             Case { obstacle: Some(Obstacle::NameConflict("Service a".into())), ..Case::default() },
             "False",
@@ -303,7 +304,7 @@ fn workers_that_serve_by_two_plans_are_not_well() {
 
 #[test]
 fn workers_of_former_streams_end_before_there_are_new_ones() {
-    let case = Case { pods: vec![pod("a", true)], is_emptying: true, ..Case::default() };
+    let case = Case { pods: vec![pod("a", true)], changing: true, ..Case::default() };
     let told = case.status(&DataPipelineStatus::default(), 0);
     assert_eq!(short(&told, "Ready"), ("False".into(), "PlanChanging".into()));
     assert_eq!(short(&told, "Progressing"), ("True".into(), "PlanChanging".into()));
