@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::desired::{Desired, MANAGED_BY, MANAGER, PIPELINE, document_prefix};
+use crate::desired::{Desired, MANAGED_BY, MANAGER, PIPELINE};
 use crate::metrics::Metrics;
 use crate::observe::{Cache, Kept};
 use crate::reconcile::Caches;
@@ -79,6 +79,10 @@ impl Applied {
 
     fn keep(&self, of: (Key, String), wanted: String, found: String) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(of, (wanted, found));
+    }
+
+    fn drop(&self, of: &(Key, String)) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(of);
     }
 
     /// A pipeline is gone.
@@ -174,27 +178,6 @@ impl Applier<'_> {
         Ok(())
     }
 
-    /// Takes away what no worker uses any more, once all of them are of the newest template: until then pods of the former one may be
-    /// started again.
-    ///
-    /// # Errors
-    /// The first that cannot be taken away.
-    pub async fn tidy(&self, desired: &Desired) -> Result<(), ApplyError> {
-        let caches = self.caches;
-        if desired.service_account.is_none() {
-            let names = crate::desired::Names::of(&self.key.name);
-            self.gone(&names.worker, &caches.accounts).await?;
-        }
-        let (prefix, current) = (document_prefix(&self.key.name), desired.document.name_any());
-        for map in caches.maps.all(self.key) {
-            let name = map.name_any();
-            if name.starts_with(&prefix) && name != current {
-                self.gone(&name, &caches.maps).await?;
-            }
-        }
-        Ok(())
-    }
-
     /// Makes one object so; what it has become, when it had to be written.
     async fn one<K>(&self, wanted: &K, cache: &Cache<K>) -> Result<Option<K>, ApplyError>
     where
@@ -245,7 +228,10 @@ impl Applier<'_> {
     }
 
     /// Takes one object away, if there is one of ours.
-    async fn gone<K>(&self, name: &str, cache: &Cache<K>) -> Result<(), ApplyError>
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn gone<K>(&self, name: &str, cache: &Cache<K>) -> Result<(), ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
     {
@@ -256,6 +242,7 @@ impl Applier<'_> {
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.key.namespace);
         let this = Preconditions { uid: found.uid(), resource_version: None };
         self.metrics.written(&K::kind(&()));
+        self.applied.drop(&(self.key.clone(), format!("{} {name}", K::kind(&()))));
         match api.delete(name, &DeleteParams::background().preconditions(this)).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),

@@ -66,6 +66,8 @@ pub struct ValidatedPipeline {
     pub paused: bool,
     /// What workers read, as YAML.
     pub document: String,
+    /// A hash of what was asked for in it.
+    pub document_inputs: String,
     /// A hash of everything in the spec that decides bytes.
     pub plan_inputs: String,
     /// What each stream is read for.
@@ -203,6 +205,7 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
         generation: raw.metadata.generation.unwrap_or_default(),
         paused: raw.annotations().get(PAUSE).is_some_and(|value| value != "false"),
         document: text,
+        document_inputs: short_hash(asked_for.to_string().as_bytes()),
         plan_inputs: short_hash(plan_inputs.as_bytes()),
         purposes: spec.streams.iter().map(|stream| (stream.name.clone(), stream.purpose)).collect(),
         size,

@@ -18,10 +18,11 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource as _;
 
 use crate::plan::Agreed;
+use crate::template::Model;
 use crate::types::DataPipeline;
 use crate::validate::{Account, ValidatedPipeline, short_hash};
 
-pub use pod::{PLAN_FOLDER, template, template_inputs};
+pub use pod::{DOCUMENT_VOLUME, PLAN_FOLDER, template, template_inputs};
 
 /// Who manages the objects, as a label.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -33,8 +34,6 @@ pub const SIZE_MANAGER: &str = "feedmill-operator-size";
 pub const PIPELINE: &str = "feedmill.dev/pipeline";
 /// A hash of the spec that decides bytes, as an annotation of the recorded plan that belongs to it and of the pods that read by it.
 pub const PLAN_INPUTS: &str = "feedmill.dev/plan-inputs";
-/// The hash of the document that a pod reads, as an annotation.
-pub const DOCUMENT_HASH: &str = "feedmill.dev/pipeline-hash";
 /// What the container and its port are called.
 pub const WORKER: &str = "worker";
 /// Where workers listen.
@@ -78,23 +77,17 @@ impl Names {
     }
 }
 
-/// The hash of what workers read.
+/// What the names of all ConfigMaps with a pipeline's documents begin with.
 #[must_use]
-pub fn document_hash(document: &str) -> String {
-    short_hash(document.as_bytes())
+pub fn documents(pipeline: &str) -> String {
+    format!("{pipeline}-pipeline-")
 }
 
-/// The ConfigMap with what workers read. Another document is another one: pods of the former template, which may start again at any time,
-/// go on to read what they were made for.
+/// ConfigMap with what workers read. Another document has another name, so that workers that were made for the one before find what they
+/// were made for whenever they start again.
 #[must_use]
 pub fn document_name(pipeline: &str, document: &str) -> String {
-    format!("{}{}", document_prefix(pipeline), document_hash(document))
-}
-
-/// What names of such ConfigMaps begin with.
-#[must_use]
-pub fn document_prefix(pipeline: &str) -> String {
-    format!("{pipeline}-pipeline-")
+    documents(pipeline) + &short_hash(document.as_bytes())
 }
 
 /// Everything a pipeline should consist of. Taken apart field by field where it is applied, so that an object that is added
@@ -167,12 +160,12 @@ pub fn metadata(pipeline: &ValidatedPipeline, name: &str) -> ObjectMeta {
     }
 }
 
-/// Everything a pipeline should consist of, around a pod template that was chosen before.
+/// Everything a pipeline should consist of, around what was chosen before to make workers from.
 #[must_use]
 pub fn desired(
     pipeline: &ValidatedPipeline,
     installation: &Installation,
-    template: PodTemplateSpec,
+    model: Model,
     plan: Option<&Agreed>,
 ) -> Desired {
     let names = Names::of(&pipeline.key.name);
@@ -190,14 +183,14 @@ pub fn desired(
     Desired {
         service_account,
         document: ConfigMap {
-            metadata: metadata(pipeline, &document_name(&pipeline.key.name, &pipeline.document)),
+            metadata: metadata(pipeline, &document_name(&pipeline.key.name, &model.document)),
             immutable: Some(true),
-            data: Some(BTreeMap::from([("pipeline.yaml".to_owned(), pipeline.document.clone())])),
+            data: Some(BTreeMap::from([("pipeline.yaml".to_owned(), model.document)])),
             ..ConfigMap::default()
         },
         plan: plan.map(|agreed| plan_map(pipeline, &names.plan, agreed)),
         service: service(pipeline, &names.service),
-        deployment: deployment(pipeline, &names.worker, template),
+        deployment: deployment(pipeline, &names.worker, model.template),
         disruption_budget: PodDisruptionBudget {
             metadata: metadata(pipeline, &names.worker),
             spec: Some(PodDisruptionBudgetSpec {

@@ -32,8 +32,9 @@ worker:
 /// All objects as one YAML text.
 fn rendered(lines: &str, agreed: Option<&Agreed>) -> String {
     let (pipeline, installation) = (pipeline(lines), installation());
+    let model = Model { template: template(&pipeline, &installation), document: pipeline.document.clone() };
     let Desired { service_account, document, plan, service, deployment, disruption_budget, network_policy } =
-        desired(&pipeline, &installation, template(&pipeline, &installation), agreed);
+        desired(&pipeline, &installation, model, agreed);
     let mut text = String::new();
     let mut add = |value: serde_json::Value| {
         if !value.is_null() {

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, KeyToPath, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, KeyToPath, Pod, PodSpec};
 use kube::ResourceExt as _;
 
-use crate::desired::{DOCUMENT_HASH, PLAN_INPUTS, WORKER};
+use crate::desired::{DOCUMENT_VOLUME, PLAN_INPUTS, WORKER};
 
 /// Says which of a ReplicaSet's pods goes first when it has too many.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -39,10 +39,10 @@ pub struct WorkerPod {
     pub template: Option<String>,
     /// A hash of the part of the spec that decides its plan.
     pub plan_inputs: Option<String>,
-    /// The hash of the document that it reads.
-    pub document: Option<String>,
     /// What it needs, where it has a node and its volumes are not there: Secrets, with their keys.
     pub waits_for: Option<String>,
+    /// The ConfigMap with what it reads.
+    pub document: Option<String>,
     /// What it costs to delete it, as annotated.
     pub deletion_cost: Option<i32>,
     /// What is wrong with it.
@@ -141,8 +141,8 @@ impl From<Pod> for WorkerPod {
             made: pod.creation_timestamp().map_or(0, |time| time.0.as_second()),
             template: pod.labels().get(TEMPLATE_HASH).cloned(),
             plan_inputs: pod.annotations().get(PLAN_INPUTS).cloned(),
-            document: pod.annotations().get(DOCUMENT_HASH).cloned(),
             waits_for: waits.then(|| needs(&pod)),
+            document: pod.spec.as_ref().and_then(document).map(str::to_owned),
             deletion_cost: pod.annotations().get(DELETION_COST).and_then(|cost| cost.parse().ok()),
             trouble,
         }
@@ -189,6 +189,13 @@ fn needs(pod: &Pod) -> String {
         }
     }
     if secrets.is_empty() { "the pipeline's ConfigMap".into() } else { secrets.join(", ") }
+}
+
+/// The ConfigMap with what a pod's worker reads.
+#[must_use]
+pub fn document(pod: &PodSpec) -> Option<&str> {
+    let volume = pod.volumes.iter().flatten().find(|volume| volume.name == DOCUMENT_VOLUME)?;
+    Some(&volume.config_map.as_ref()?.name)
 }
 
 /// As it is asked by the kubelet.
