@@ -611,6 +611,7 @@ struct Observed {
     plan: Option<Arc<ConfigMap>>,
     revisions: Vec<Arc<ControllerRevision>>,
     pods: Vec<Arc<WorkerPod>>,
+    /// What workers that stay say, the oldest first.
     answers: Vec<(String, Arc<WorkerStatus>)>,
 }
 

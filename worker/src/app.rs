@@ -302,8 +302,9 @@ impl App {
         let _ = self.state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Batches cannot be asked for any more, for now; what was asked for is answered.
+    /// Batches cannot be asked for until it is opened again; what was asked for is answered.
     pub fn close(&self) {
+        // A worker that drains goes on draining.
         let _ = self.state.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 

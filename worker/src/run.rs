@@ -1,5 +1,6 @@
 //! Arguments → settings → run: a whole worker process.
 
+use std::convert::Infallible;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -122,7 +123,7 @@ async fn live(settings: Settings, machinery: Machinery, guard: Guard) -> anyhow:
                 report_streams(&loaded);
                 app.hold(loaded);
                 tokio::select! {
-                    never = by_plan(&app, settings.plan_dir.as_deref()) => match never {},
+                    never = serve_by_plan(&app, settings.plan_dir.as_deref()) => match never {},
                     told = told_to_stop(settings.exit_with_stdin) => told,
                 }
             }
@@ -194,29 +195,42 @@ async fn load(app: &Arc<App>) -> Result<Loaded, StreamError> {
     }
 }
 
-/// Serves while this worker's plan is the one to serve by, always where none is given. What is mounted changes: a fleet agrees on a
-/// plan after its first workers have begun to serve.
-async fn by_plan(app: &App, folder: Option<&Path>) -> std::convert::Infallible {
+/// Serves while this worker's plan is the one to serve by, and for ever where none is given. Several workers may have begun to serve before
+/// their fleet agreed on a plan, or before they were told of it.
+async fn serve_by_plan(app: &App, folder: Option<&Path>) -> Infallible {
+    loop {
+        by_plan(app, folder).await;
+        app.open();
+        not_by_plan(app, folder).await;
+        app.close();
+    }
+}
+
+/// Ends when this worker's plan is no longer the one to serve by.
+async fn not_by_plan(app: &App, folder: Option<&Path>) {
+    let (Some(folder), Some(loaded)) = (folder, app.loaded.get()) else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(LOAD_PAUSE).await;
+        let streams = loaded.streams().iter().map(|stream| (stream.name.as_str(), stream.digest));
+        if expected_plan::other(folder, streams).is_some() {
+            return;
+        }
+    }
+}
+
+/// Ends when this worker's plan is the one to serve by, at once where none is given.
+async fn by_plan(app: &App, folder: Option<&Path>) {
+    let (Some(folder), Some(loaded)) = (folder, app.loaded.get()) else { return };
     let mut told = String::new();
     loop {
-        let other = folder.zip(app.loaded.get()).and_then(|(folder, loaded)| {
-            let streams = loaded.streams().iter().map(|stream| (stream.name.as_str(), stream.digest));
-            expected_plan::other(folder, streams)
-        });
-        match other {
-            None => {
-                told.clear();
-                app.open();
-            }
-            Some(reason) => {
-                app.close();
-                if reason != told {
-                    tracing::error!("{reason}");
-                    app.set_doing(reason.clone());
-                    told = reason;
-                }
-            }
+        let streams = loaded.streams().iter().map(|stream| (stream.name.as_str(), stream.digest));
+        let Some(reason) = expected_plan::other(folder, streams) else { return };
+        if reason != told {
+            tracing::error!("{reason}");
+            app.set_doing(reason.clone());
+            told = reason;
         }
+        // What is mounted changes when the fleet agrees on another plan.
         tokio::time::sleep(LOAD_PAUSE).await;
     }
 }
