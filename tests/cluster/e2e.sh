@@ -156,9 +156,10 @@ worker_image=localhost/feedmill/worker:e2e
 
 . "$here/life.sh"
 . "$here/faults.sh"
+. "$here/numbers.sh"
 
 all="install apply read refused edits scale hpa rollout broken_image stream overwritten missing conflict access keys one_per_node leader operator_down
-    api_server out_of_memory evicted drained node_dies partitioned upgrade steady namespace delete"
+    api_server out_of_memory evicted drained node_dies partitioned steady namespace delete"
 usual="install apply read refused edits scale rollout overwritten leader delete"
 
 # ------------------------------------------------------------ run

@@ -1,9 +1,20 @@
 # What a fleet goes through in its life, in this order; read by e2e.sh.
 
-s_install() {
-    helm install feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m \
-        --set global.imageRegistry=localhost --set operator.image.tag=e2e --set worker.image.tag=e2e --set operator.image.pullPolicy=Never >/dev/null
+s_install() { # an earlier chart, with a fleet, is upgraded to the present one with another default image: no worker is replaced
+    local before images="--set global.imageRegistry=localhost --set operator.image.tag=e2e --set operator.image.pullPolicy=Never"
+    helm install feedmill "$here/chart-before" -n $system --wait --timeout 2m $images --set worker.image.tag=e2e >/dev/null
     kubectl wait --for=condition=Established crd/datapipelines.feedmill.dev --timeout=20s >/dev/null
+    pipeline plain "  replicas: 2" | grep -v ' image: ' | kubectl apply -f - >/dev/null
+    k wait --for=condition=Ready dpl/plain --timeout=120s >/dev/null
+    before=$(uids plain)
+    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m $images --set worker.image.tag=newer >/dev/null
+    until_ok 60 "UpToDate=False" is plain UpToDate False
+    same "$(uids plain)" "$before" workers
+    kubectl explain dpl.spec.serving.tokenSecretRef >/dev/null
+    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set worker.image.tag=e2e >/dev/null
+    until_ok 60 "UpToDate=True" is plain UpToDate True
+    same "$(uids plain)" "$before" workers
+    k delete dpl plain >/dev/null
     same "$(kubectl -n $system get deploy feedmill -o 'jsonpath={.status.readyReplicas}')" 2
     kubectl explain dpl.spec.placement.spread.mode | grep -q OnePerNode
 }
@@ -329,18 +340,6 @@ s_one_per_node() { # as many workers as nodes, and a rollout that goes on all th
     k delete dpl alone >/dev/null
 }
 
-s_upgrade() { # the chart with another default image replaces no worker
-    pipeline plain "  replicas: 2" | grep -v ' image: ' | kubectl apply -f - >/dev/null
-    k wait --for=condition=Ready dpl/plain --timeout=120s >/dev/null
-    local before; before=$(uids plain)
-    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set worker.image.tag=newer --set operator.podLabels.step=two >/dev/null
-    until_ok 60 "UpToDate=False" is plain UpToDate False
-    same "$(uids plain)" "$before" "workers"
-    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set worker.image.tag=e2e >/dev/null
-    until_ok 60 "UpToDate=True" is plain UpToDate True
-    k delete dpl plain >/dev/null
-}
-
 s_steady() { # nothing happens: nothing is written
     until_ok 60 "to settle" is fleet Progressing False
     sleep 15
@@ -356,10 +355,13 @@ writes() { # of all operators, leases apart
     operators | while read -r address; do curl -sf -m 5 "http://$address:8080/metrics"; done | awk '/^feedmill_operator_writes_total/ {sum += $2} END {print sum + 0}'
 }
 
-s_delete() { # nothing is left
+s_delete() { # without the chart pipelines and workers go on; without a pipeline nothing of it is left
+    local before; before=$(uids fleet)
+    helm uninstall feedmill -n $system --wait >/dev/null
+    until_ok 60 "no operator" nothing kubectl -n $system get pods -o name
+    kubectl get crd datapipelines.feedmill.dev -o name >/dev/null
+    same "$(uids fleet)" "$before" workers
+    hashes "$(addresses fleet | head -1)" 0-8 | cmp - <(head -8 "$work/local")
     k delete dpl --all --timeout=60s >/dev/null
     until_ok 120 "everything to be gone" nothing k get deploy,svc,pdb,configmap,sa,networkpolicy,controllerrevision,pods -l app.kubernetes.io/managed-by=feedmill-operator -o name
-    helm uninstall feedmill -n $system --wait >/dev/null
-    # The definition is kept with the chart's default.
-    kubectl get crd datapipelines.feedmill.dev -o name >/dev/null
 }
