@@ -15,6 +15,8 @@ use kube::{Api, Client};
 pub const DURATION: Duration = Duration::from_secs(15);
 /// A holder that could not renew for this long gives up, before others may take over.
 pub const DEADLINE: Duration = Duration::from_secs(10);
+/// How long one look or one renewal may take: a connection that is dead must not keep others from being tried.
+const CALL: Duration = Duration::from_secs(5);
 /// How often it is renewed or looked at.
 pub const RETRY: Duration = Duration::from_secs(2);
 
@@ -42,16 +44,23 @@ fn step(me: &str, lease: Option<&LeaseSpec>, sight: Option<&Sight>, now: Instant
     if holder.is_empty() || holder == me {
         return Step::Take;
     }
-    let lasts = lease
-        .lease_duration_seconds
-        .and_then(|seconds| u64::try_from(seconds).ok())
-        .map_or(DURATION, Duration::from_secs);
     match sight {
-        Some(sight) if sight.spec == *lease && now.saturating_duration_since(sight.since) > lasts => {
+        Some(sight) if sight.spec == *lease && now.saturating_duration_since(sight.since) > lasts(lease) => {
             Step::Take
         }
         _ => Step::Wait,
     }
+}
+
+fn lasts(lease: &LeaseSpec) -> Duration {
+    let seconds = lease.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    seconds.map_or(DURATION, Duration::from_secs)
+}
+
+/// How long to wait before the next look: not longer than until a lease that is not renewed runs out.
+fn pause(sight: Option<&Sight>, now: Instant) -> Duration {
+    let left = sight.map(|sight| (sight.since + lasts(&sight.spec)).saturating_duration_since(now));
+    left.map_or(RETRY, |left| (left + Duration::from_millis(50)).min(RETRY))
 }
 
 /// A candidate for a Lease.
@@ -77,8 +86,10 @@ impl Candidate {
     }
 
     /// Tries once to take or renew. False: somebody else has it.
-    async fn attempt(&mut self, now: Instant, stamp: Timestamp) -> Result<bool, kube::Error> {
+    async fn attempt(&mut self, stamp: Timestamp) -> Result<bool, kube::Error> {
         let found = self.api.get_opt(&self.name).await?;
+        // Dated when it is here: dated before, a slow answer would make a renewal look older than it is.
+        let now = clock();
         let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());
         match step(&self.me, spec, self.sight.as_ref(), now) {
             Step::Create => {
@@ -119,33 +130,35 @@ impl Candidate {
         }
     }
 
-    /// Waits until the right to act is had.
-    pub async fn acquire(&mut self) {
+    /// Waits until the right to act is had, and says since when at the latest it is.
+    pub async fn acquire(&mut self) -> Instant {
         loop {
-            match self.attempt(clock(), Timestamp::now()).await {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => {
+            let asked = clock();
+            match tokio::time::timeout(CALL, self.attempt(Timestamp::now())).await {
+                Ok(Ok(true)) => return asked,
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => {
                     tracing::warn!(error = %error, "the lease cannot be read or written; trying again")
                 }
+                Err(_) => tracing::warn!("the API server does not answer about the lease; trying again"),
             }
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(pause(self.sight.as_ref(), clock())).await;
         }
     }
 
-    /// Renews for ever.
+    /// Renews for ever, what is had since then.
     ///
     /// # Errors
     /// It could not be renewed in time, or somebody else has it.
-    pub async fn hold(&mut self) -> Result<std::convert::Infallible, Lost> {
+    pub async fn hold(&mut self, since: Instant) -> Result<std::convert::Infallible, Lost> {
         // Whoever else is seen from now on has taken it.
         self.sight = None;
-        let mut renewed = clock();
+        let mut renewed = since;
         loop {
             tokio::time::sleep(RETRY).await;
             let now = clock();
             let left = DEADLINE.saturating_sub(now.saturating_duration_since(renewed));
-            match tokio::time::timeout(left, self.attempt(now, Timestamp::now())).await {
+            match tokio::time::timeout(left.min(CALL), self.attempt(Timestamp::now())).await {
                 Ok(Ok(true)) => renewed = now,
                 // Only somebody else's name in it makes it lost; another writer is met again in a moment.
                 Ok(Ok(false)) if self.sight.is_none() => {
@@ -154,6 +167,9 @@ impl Candidate {
                 Ok(Ok(false)) => return Err(Lost { name: self.name.clone() }),
                 Ok(Err(error)) => {
                     tracing::warn!(error = %error, "the lease could not be renewed; trying again")
+                }
+                Err(_) if left > CALL => {
+                    tracing::warn!("the API server does not answer about the lease; trying again")
                 }
                 Err(_) => return Err(Lost { name: self.name.clone() }),
             }
@@ -224,5 +240,7 @@ mod tests {
         assert_eq!(step("me", Some(&other), Some(&sight), after(15)), Step::Wait);
         assert_eq!(step("me", Some(&other), Some(&sight), after(16)), Step::Take);
         assert_eq!(step("me", Some(&lease("other", 10)), Some(&sight), after(16)), Step::Wait);
+        assert_eq!([pause(None, start), pause(Some(&sight), after(3))], [RETRY, RETRY]);
+        assert_eq!(pause(Some(&sight), after(14)), Duration::from_millis(1050));
     }
 }

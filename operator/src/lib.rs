@@ -23,6 +23,9 @@ pub mod scrape;
 /// Stored resource → pipeline whose fields agree.
 pub mod validate;
 
+/// What was asked for, without what is so anyway.
+pub mod sparse;
+
 /// Which plan is recorded, and whether workers agree with it.
 pub mod plan;
 

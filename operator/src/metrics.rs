@@ -1,8 +1,8 @@
 //! What the operator counts, with a help text each.
 
 use prometheus::{
-    Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder as _, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 use feedmill_scaler::Reason;
@@ -18,6 +18,8 @@ pub struct Metrics {
     leader: IntGauge,
     wanted: IntGaugeVec,
     ready: IntGaugeVec,
+    wait: GaugeVec,
+    fill: GaugeVec,
     decisions: IntCounterVec,
 }
 
@@ -46,8 +48,27 @@ impl Metrics {
         let wanted =
             IntGaugeVec::new(Opts::new("feedmill_desired_workers", "Workers that are wanted."), &of)?;
         let ready = IntGaugeVec::new(Opts::new("feedmill_ready_workers", "Workers that serve."), &of)?;
+        let wait = GaugeVec::new(
+            Opts::new(
+                "feedmill_trainer_wait_ratio",
+                "The largest share of its time that a rank waits for data; 0 while none reports.",
+            ),
+            &of,
+        )?;
+        let fill = GaugeVec::new(
+            Opts::new(
+                "feedmill_trainer_queue_fill",
+                "The emptiest queue of a rank, as a share of what it wants in hand; 1 while none reports.",
+            ),
+            &of,
+        )?;
+        registry.register(Box::new(wait.clone()))?;
+        registry.register(Box::new(fill.clone()))?;
         let decisions = IntCounterVec::new(
-            Opts::new("feedmill_scaling_decisions_total", "Decisions on the number of workers, by their reason."),
+            Opts::new(
+                "feedmill_scaling_decisions_total",
+                "Decisions on the number of workers, by their reason.",
+            ),
             &["namespace", "pipeline", "reason"],
         )?;
         registry.register(Box::new(decisions.clone()))?;
@@ -57,7 +78,7 @@ impl Metrics {
         registry.register(Box::new(leader.clone()))?;
         registry.register(Box::new(wanted.clone()))?;
         registry.register(Box::new(ready.clone()))?;
-        Ok(Self { registry, writes, reconciles, pipelines, leader, wanted, ready, decisions })
+        Ok(Self { registry, writes, reconciles, pipelines, leader, wanted, ready, wait, fill, decisions })
     }
 
     /// One write.
@@ -92,6 +113,13 @@ impl Metrics {
         self.decisions.with_label_values(&[key.namespace.as_str(), key.name.as_str(), reason]).inc();
     }
 
+    /// What trainers of one report: never without a number, so that whoever scales by it has one from the start.
+    pub fn trainers(&self, key: &Key, wait_permille: Option<i32>, queue_fill_percent: Option<i32>) {
+        let labels = [key.namespace.as_str(), key.name.as_str()];
+        self.wait.with_label_values(&labels).set(f64::from(wait_permille.unwrap_or(0)) / 1000.0);
+        self.fill.with_label_values(&labels).set(f64::from(queue_fill_percent.unwrap_or(100)) / 100.0);
+    }
+
     /// A pipeline is gone.
     pub fn forget(&self, key: &Key) {
         let labels = [key.namespace.as_str(), key.name.as_str()];
@@ -101,6 +129,8 @@ impl Metrics {
         // Absent when it never had a size.
         drop(self.wanted.remove_label_values(&labels));
         drop(self.ready.remove_label_values(&labels));
+        drop(self.wait.remove_label_values(&labels));
+        drop(self.fill.remove_label_values(&labels));
     }
 
     /// All, as Prometheus reads them.

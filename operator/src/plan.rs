@@ -1,15 +1,21 @@
 //! Takes what workers say of their plans, gives the plan that is recorded and whether all agree. Pure.
 //!
-//! The first plan that all serving workers agree on is recorded and mounted by workers; one that computes another stays
-//! unready. So data that changes under a running training is seen, and never mixed.
+//! Workers of former streams must be gone before one of the new streams is made: both have the same name and would be asked in turn.
+//!
+//! The plan of the first workers that serve is recorded and mounted by all; one that computes another does not serve, or stops. So data
+//! that changes under a running training is seen, and never mixed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use feedmill_protocol::pipeline::spec::Purpose;
+use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::report::{WorkerState, WorkerStatus};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 
 use crate::desired::PLAN_INPUTS;
+use crate::observe::WorkerPod;
 
 /// A recorded plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,9 +57,40 @@ pub enum Consistency {
     },
 }
 
-/// Decides which plan stands recorded, and whether the workers agree with it.
+/// Whether workers must be gone first, and are not: all of a pipeline that is suspended, else those that read by other streams. A
+/// Deployment that may still make such a worker counts like one.
+#[must_use]
+pub fn is_ending(
+    inputs: &str,
+    suspended: bool,
+    deployment: Option<&Deployment>,
+    deployment_is_old: bool,
+    pods: &[&WorkerPod],
+) -> bool {
+    let makes_others = |deployment: &&Deployment| {
+        let template = deployment.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref());
+        let theirs = template.and_then(|metadata| metadata.annotations.as_ref()?.get(PLAN_INPUTS));
+        suspended || theirs.is_some_and(|theirs| theirs != inputs)
+    };
+    pods.iter().any(|pod| pod.stays() && (suspended || pod.reads_by_others(inputs)))
+        || deployment
+            .filter(makes_others)
+            .is_some_and(|deployment| deployment_is_old || has_workers(deployment))
+}
+
+/// Whether a Deployment has workers or may be about to make one.
+fn has_workers(deployment: &Deployment) -> bool {
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let Some(status) = &deployment.status else { return true };
+    let is_seen = status.observed_generation >= deployment.metadata.generation;
+    wanted != 0 || !is_seen || status.replicas.unwrap_or_default() != 0
+}
+
+/// Decides which plan stands recorded, and whether the workers agree with it. Workers are those that were made for these inputs,
+/// the oldest first; `streams` are those of the spec, for which alone a worker's word counts.
 #[must_use]
 pub fn decide(
+    streams: &[(String, Purpose)],
     inputs: &str,
     suspended: bool,
     recorded: Option<Agreed>,
@@ -65,6 +102,13 @@ pub fn decide(
     let recorded = recorded.filter(|recorded| recorded.inputs == inputs && !recorded.digests.is_empty());
     let known: Vec<&(&str, &WorkerStatus)> =
         workers.iter().filter(|(_, status)| !status.streams.is_empty()).collect();
+    let digests_of = |status: &WorkerStatus| -> Option<BTreeMap<String, String>> {
+        let digest = |name: &str| {
+            let plan = &status.streams.get(name)?.plan;
+            plan.parse::<PlanDigest>().is_ok().then(|| (name.to_owned(), plan.clone()))
+        };
+        streams.iter().map(|(name, _)| digest(name)).collect()
+    };
     if let Some(recorded) = recorded {
         let consistency = match other(&known, &recorded.digests) {
             Some(differ) => differ,
@@ -73,14 +117,27 @@ pub fn decide(
         };
         return (Some(recorded), consistency);
     }
-    let serving = known.iter().find(|(_, status)| status.state == WorkerState::Ready);
-    let Some((_, first)) = serving else { return (None, Consistency::Unknown) };
-    let digests: BTreeMap<String, String> =
-        first.streams.iter().map(|(name, stream)| (name.clone(), stream.plan.clone())).collect();
-    match other(&known, &digests) {
-        Some(differ) => (None, differ),
-        None => (Some(Agreed { inputs: inputs.to_owned(), digests }), Consistency::Agree),
+    let Some(digests) = of_most(&known, &digests_of) else { return (None, Consistency::Unknown) };
+    // Also while others differ: nothing else would ever make them stop.
+    let consistency = other(&known, &digests).unwrap_or(Consistency::Agree);
+    (Some(Agreed { inputs: inputs.to_owned(), digests }), consistency)
+}
+
+/// The plan that most serving workers have, of several the one of the oldest.
+fn of_most(
+    workers: &[&(&str, &WorkerStatus)],
+    digests_of: &dyn Fn(&WorkerStatus) -> Option<BTreeMap<String, String>>,
+) -> Option<BTreeMap<String, String>> {
+    let mut plans: Vec<(BTreeMap<String, String>, usize)> = Vec::new();
+    for (_, status) in workers.iter().filter(|(_, status)| status.state == WorkerState::Ready) {
+        let Some(plan) = digests_of(status) else { continue };
+        match plans.iter_mut().find(|(known, _)| *known == plan) {
+            Some((_, count)) => *count += 1,
+            None => plans.push((plan, 1)),
+        }
     }
+    let most = plans.iter().map(|(_, count)| *count).max()?;
+    plans.into_iter().find(|(_, count)| *count == most).map(|(plan, _)| plan)
 }
 
 /// The first stream in which somebody has another plan.
@@ -107,47 +164,106 @@ fn other(workers: &[&(&str, &WorkerStatus)], digests: &BTreeMap<String, String>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scrape::tests::worker;
+    use crate::scrape::tests::{digest, worker};
 
-    fn agreed(plan: &str) -> Agreed {
-        Agreed { inputs: "i".into(), digests: BTreeMap::from([("train".into(), plan.into())]) }
+    fn agreed(plan: u8) -> Agreed {
+        Agreed { inputs: "i".into(), digests: BTreeMap::from([("train".into(), digest(plan))]) }
+    }
+
+    fn of(plan: u8) -> WorkerStatus {
+        worker(&digest(plan))
+    }
+
+    fn decided(
+        inputs: &str,
+        suspended: bool,
+        recorded: Option<Agreed>,
+        workers: &[(&str, &WorkerStatus)],
+    ) -> (Option<Agreed>, Consistency) {
+        decide(&[("train".into(), Purpose::Train)], inputs, suspended, recorded, workers)
     }
 
     #[test]
-    fn the_first_agreed_plan_is_recorded_and_stays() {
-        let (one, two, other) = (worker("a"), worker("a"), worker("b"));
+    fn the_first_plan_is_recorded_and_stays() {
+        let (one, two, other) = (of(1), of(1), of(2));
         let all: [(&str, &WorkerStatus); 2] = [("w1", &one), ("w2", &two)];
-        assert_eq!(decide("i", false, None, &all), (Some(agreed("a")), Consistency::Agree));
+        assert_eq!(decided("i", false, None, &all), (Some(agreed(1)), Consistency::Agree));
         // Nobody has computed anything: what is recorded stays.
-        assert_eq!(decide("i", false, Some(agreed("a")), &[]), (Some(agreed("a")), Consistency::Unknown));
+        assert_eq!(decided("i", false, Some(agreed(1)), &[]), (Some(agreed(1)), Consistency::Unknown));
         // Even when all workers are replaced by others with another plan.
-        let (kept, consistency) = decide("i", false, Some(agreed("a")), &[("w3", &other)]);
-        assert_eq!(kept, Some(agreed("a")));
+        let (kept, consistency) = decided("i", false, Some(agreed(1)), &[("w3", &other)]);
+        assert_eq!(kept, Some(agreed(1)));
         let Consistency::Differ { workers, theirs, recorded, .. } = consistency else { panic!() };
-        assert_eq!((workers, theirs.as_str(), recorded.as_str()), (vec!["w3".to_owned()], "b", "a"));
+        assert_eq!((workers, theirs, recorded), (vec!["w3".to_owned()], digest(2), digest(1)));
     }
 
     #[test]
-    fn nothing_is_recorded_while_the_first_workers_differ() {
-        let (one, other) = (worker("a"), worker("b"));
-        let (kept, consistency) = decide("i", false, None, &[("w1", &one), ("w2", &other)]);
-        assert_eq!(kept, None);
-        assert!(matches!(consistency, Consistency::Differ { workers, .. } if workers == ["w2"]));
+    fn first_workers_that_differ_do_not_serve_side_by_side_for_ever() {
+        let (one, other) = (of(1), of(2));
+        let differing = |workers: &[(&str, &WorkerStatus)]| {
+            let (kept, consistency) = decided("i", false, None, workers);
+            let Consistency::Differ { workers, .. } = consistency else { panic!() };
+            (kept, workers)
+        };
+        // Of two the older one has its way, of three the two that agree.
+        assert_eq!(differing(&[("w9", &one), ("w2", &other)]), (Some(agreed(1)), vec!["w2".to_owned()]));
+        assert_eq!(
+            differing(&[("w1", &one), ("w2", &other), ("w3", &other)]),
+            (Some(agreed(2)), vec!["w1".to_owned()])
+        );
     }
 
     #[test]
     fn a_suspended_pipeline_and_another_spec_forget_the_plan() {
-        let one = worker("a");
-        assert_eq!(decide("i", true, Some(agreed("a")), &[("w1", &one)]).0, None);
-        assert_eq!(decide("j", false, Some(agreed("a")), &[]).0, None);
-        let renewed = decide("j", false, Some(agreed("x")), &[("w1", &one)]).0.unwrap();
-        assert_eq!((renewed.inputs.as_str(), renewed.digests["train"].as_str()), ("j", "a"));
+        let one = of(1);
+        assert_eq!(decided("i", true, Some(agreed(1)), &[("w1", &one)]).0, None);
+        assert_eq!(decided("j", false, Some(agreed(1)), &[]).0, None);
+        let renewed = decided("j", false, Some(agreed(3)), &[("w1", &one)]).0.unwrap();
+        assert_eq!((renewed.inputs.as_str(), &renewed.digests["train"]), ("j", &digest(1)));
     }
 
     #[test]
-    fn a_worker_that_only_starts_decides_nothing() {
-        let mut starting = worker("a");
+    fn no_worker_of_new_streams_is_made_while_one_of_the_former_may_serve() {
+        let pod = |inputs: &str| WorkerPod { plan_inputs: Some(inputs.into()), ..WorkerPod::default() };
+        let (old, new, unknown) = (pod("i"), pod("j"), WorkerPod::default());
+        let leaving = WorkerPod { leaving: true, ..pod("i") };
+        let deployment = |inputs: &str, replicas: i32, seen: i64, there: i32| -> Deployment {
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"generation": 2},
+                "spec": {"replicas": replicas, "selector": {}, "template": {"metadata": {"annotations": {PLAN_INPUTS: inputs}}}},
+                "status": {"observedGeneration": seen, "replicas": there},
+            }))
+            .unwrap()
+        };
+        let ends = |suspended, deployment: &Deployment, pods: &[&WorkerPod]| {
+            is_ending("j", suspended, Some(deployment), false, pods)
+        };
+        // One of the former streams stays, whatever the Deployment makes by now.
+        assert!(ends(false, &deployment("j", 2, 2, 2), &[&new, &old]));
+        assert!(!ends(false, &deployment("j", 2, 2, 2), &[&new, &leaving, &unknown]));
+        // None is seen, and one may come: it is wanted, its end was not noticed yet, or it is counted.
+        assert!(ends(false, &deployment("i", 2, 2, 0), &[]));
+        assert!(ends(false, &deployment("i", 0, 1, 0), &[]));
+        assert!(ends(false, &deployment("i", 0, 2, 1), &[]));
+        assert!(!ends(false, &deployment("i", 0, 2, 0), &[&leaving]));
+        assert!(is_ending("j", false, Some(&deployment("i", 0, 2, 0)), true, &[]));
+        // Suspended, all of them go.
+        assert!(ends(true, &deployment("j", 0, 2, 0), &[&new]));
+        assert!(ends(true, &deployment("j", 2, 2, 2), &[]));
+        assert!(!ends(true, &deployment("j", 0, 2, 0), &[&leaving]));
+        assert!(!is_ending("j", true, None, false, &[]));
+    }
+
+    #[test]
+    fn a_worker_that_only_starts_or_talks_nonsense_decides_nothing() {
+        let mut starting = of(1);
         starting.state = WorkerState::Starting;
-        assert_eq!(decide("i", false, None, &[("w1", &starting)]), (None, Consistency::Unknown));
+        assert_eq!(decided("i", false, None, &[("w1", &starting)]), (None, Consistency::Unknown));
+        let nonsense = worker("../../etc");
+        assert_eq!(decided("i", false, None, &[("w1", &nonsense)]).0, None);
+        let mut elsewhere = of(1);
+        let stream = elsewhere.streams.remove("train").unwrap();
+        elsewhere.streams.insert("a/b".into(), stream);
+        assert_eq!(decided("i", false, None, &[("w1", &elsewhere)]).0, None);
     }
 }

@@ -9,7 +9,7 @@ use crate::validate::Key;
 /// The pause after a first failure; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause: what is repaired by hand is seen within it.
-const LONGEST_PAUSE: Duration = Duration::from_secs(120);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 struct Entry {
@@ -17,6 +17,8 @@ struct Entry {
     /// Wakes may not shorten the pause after a failure, or an object that always fails would be tried with every event.
     not_before: Option<Instant>,
     running: bool,
+    /// It was changed while it was worked on.
+    renewed: bool,
     failures: u32,
 }
 
@@ -56,6 +58,14 @@ impl Queue {
         entry.due = Some(entry.due.map_or(at, |due| due.min(at)));
     }
 
+    /// The pipeline itself was changed: whatever failed before may be mended by that.
+    pub fn renew(&mut self, key: Key, at: Instant) {
+        let entry = self.entries.entry(key).or_default();
+        (entry.not_before, entry.failures) = (None, 0);
+        entry.renewed = entry.running;
+        entry.due = Some(entry.due.map_or(at, |due| due.min(at)));
+    }
+
     /// Takes the pipeline that has been due the longest.
     pub fn next(&mut self, now: Instant) -> Option<Key> {
         let due = |entry: &Entry| entry.due.filter(|due| !entry.running && *due <= now);
@@ -82,13 +92,18 @@ impl Queue {
         entry.running = false;
         match outcome {
             Outcome::Again(after) => {
-                (entry.failures, entry.not_before) = (0, None);
-                let at = now + after;
+                (entry.failures, entry.not_before, entry.renewed) = (0, None, false);
+                // Those that were looked at together are not looked at together for ever.
+                let at = now + after.mul_f64(1.0 - 0.2 * chance.clamp(0.0, 1.0));
                 entry.due = Some(entry.due.map_or(at, |due| due.min(at)));
             }
             Outcome::Failed => {
                 let pause = pause(entry.failures).mul_f64(1.0 + chance.clamp(0.0, 1.0) / 2.0);
                 entry.failures = entry.failures.saturating_add(1);
+                // Renewed meanwhile: that has not been tried yet.
+                if std::mem::take(&mut entry.renewed) {
+                    return;
+                }
                 (entry.due, entry.not_before) = (Some(now + pause), Some(now + pause));
             }
             // Woken meanwhile: a namesake may have been made.
@@ -164,7 +179,24 @@ mod tests {
             assert_eq!(queue.next(now), Some(key("bad")));
             queue.done(&key("bad"), Outcome::Failed, now, 0.0);
         }
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 120, 120]);
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30, 30, 30]);
+    }
+
+    #[test]
+    fn a_change_of_the_pipeline_itself_is_tried_at_once() {
+        let (mut queue, t) = (Queue::default(), start());
+        queue.wake(key("a"), t);
+        queue.next(t);
+        queue.done(&key("a"), Outcome::Failed, t, 0.0);
+        assert_eq!(queue.next(t), None);
+        queue.renew(key("a"), t);
+        assert_eq!(queue.next(t), Some(key("a")));
+        // Also one that comes while it is worked on.
+        queue.renew(key("a"), t);
+        queue.done(&key("a"), Outcome::Failed, t, 0.0);
+        assert_eq!(queue.next(t), Some(key("a")));
+        queue.done(&key("a"), Outcome::Failed, t, 0.0);
+        assert_eq!(queue.next(t), None);
     }
 
     #[test]

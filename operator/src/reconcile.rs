@@ -8,31 +8,36 @@
 //! | apply | writes objects that differ, then marks and the number of workers |
 //! | status | writes the status when it says something new, and events on edges |
 
+/// How many workers, where the operator decides.
+mod scaling;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use feedmill_protocol::pipeline::spec::Purpose;
 use feedmill_protocol::report::WorkerStatus;
 use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, Patch, PatchParams, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::json;
 
 use crate::apply::{Applied, Applier, ApplyError, Generations, ours};
-use crate::desired::{Installation, MANAGER, Names, SIZE_MANAGER, desired};
+use crate::desired::{
+    Desired, Installation, MANAGER, Names, SIZE_MANAGER, desired, document_name, documents,
+};
 use crate::metrics::Metrics;
-use crate::observe::pod::DELETION_COST;
+use crate::observe::pod::{DELETION_COST, document};
 use crate::observe::{Cache, NodeFacts, WorkerPod, nobodys};
 use crate::plan::{self, Agreed};
 use crate::queue::Outcome;
-use crate::scale::{self, Scaled, Scalers, Sight};
-use crate::scrape::{Answers, figures};
+use crate::scale::{Scaled, Scalers};
+use crate::scrape::{Answers, Figures, figures};
 use crate::size::{self, FIRST_TO_GO};
 use crate::spread::{self, Moves};
 use crate::status::{self, Edge, Facts, Obstacle, edges};
@@ -42,6 +47,8 @@ use crate::validate::{Key, ValidatedPipeline, validate};
 
 /// Nothing happens without an event; this finds what no event tells, such as another node.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// While something is waited for that no event tells.
+const LOOK_SOON: Duration = Duration::from_secs(10);
 
 /// Everything that is known of the cluster.
 #[derive(Default)]
@@ -89,6 +96,8 @@ pub struct Context {
     moves: Mutex<HashMap<Key, Moves>>,
     /// What was seen of pipelines that the operator scales.
     scalers: Scalers,
+    /// How often in a row each has failed.
+    failures: Mutex<HashMap<Key, u32>>,
     written: Mutex<HashMap<Key, Written>>,
 }
 
@@ -98,6 +107,8 @@ struct Written {
     at: Instant,
     status: DataPipelineStatus,
     uid: String,
+    /// The version that the object had by that.
+    version: Option<u64>,
 }
 
 /// Why a pipeline could not be worked on. What people must repair stands in its status as well.
@@ -109,9 +120,6 @@ pub enum ReconcileError {
     /// The status could not be written.
     #[error("cannot write the status")]
     Status(#[source] kube::Error),
-    /// The object cannot be read.
-    #[error("the stored object cannot be read: {0}")]
-    Undecodable(Arc<str>),
 }
 
 impl Context {
@@ -138,6 +146,7 @@ impl Context {
             metrics,
             moves: Mutex::default(),
             scalers: Scalers::default(),
+            failures: Mutex::default(),
             written: Mutex::default(),
         }
     }
@@ -154,7 +163,7 @@ impl Context {
             }
             Some(Err(error)) => {
                 self.undecodable(key, &error).await?;
-                return Err(ReconcileError::Undecodable(error));
+                return Ok(Outcome::Again(LOOK_AGAIN));
             }
             Some(Ok(raw)) => raw,
         };
@@ -166,101 +175,62 @@ impl Context {
             Ok(pipeline) => pipeline,
             Err(errors) => {
                 let generation = raw.metadata.generation.unwrap_or_default();
-                let new = status::invalid(&before, &key.name, generation, &errors, Timestamp::now());
+                let pods = self.caches.pods.all(key);
+                let new = status::invalid(&before, &key.name, generation, &errors, &pods, Timestamp::now());
                 return self.write_status(key, &raw, &before, new, now).await;
             }
         };
         let observed = self.observe(&pipeline);
         let scaled = self.scale(&mut pipeline, &observed, now);
-        let (outcome, facts) = self.act(&pipeline, &observed).await;
+        let (outcome, mut decided) = self.act(&pipeline, &observed).await;
         let result = match outcome {
             Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
             other => other,
         };
-        let obstacle = result.as_ref().err().and_then(ApplyError::obstacle);
-        let new = self.status(&before, &pipeline, &observed, &facts, scaled.as_ref(), obstacle.as_ref());
+        let failures = self.failed(key, result.is_err());
+        let obstacle = result.as_ref().err().and_then(|error| error.obstacle(failures));
+        decided.unfinished = result.is_err();
+        let seen = self.figures(&pipeline, &observed);
+        self.metrics.trainers(key, seen.wait_permille, seen.queue_fill_percent);
+        let new =
+            self.status(&before, &pipeline, &observed, &decided, scaled.as_ref(), seen, obstacle.as_ref());
         self.metrics.size(key, new.desired_replicas, new.ready_replicas);
         let written = self.write_status(key, &raw, &before, new, now).await?;
         result?;
-        let Some(scaled) = scaled else { return Ok(written) };
-        self.tell_size(&raw, &before, &scaled).await;
-        self.keep_scaling(&pipeline, &scaled).await?;
-        Ok(written.within(scaled.next))
+        let written = match scaled {
+            Some(scaled) => {
+                self.tell_size(&raw, &before, &scaled).await;
+                self.keep_scaling(&pipeline, &scaled).await?;
+                written.within(scaled.next)
+            }
+            None => written,
+        };
+        // What a pod waits for is told after some time, without another event.
+        let is_waiting = observed.pods.iter().any(|pod| pod.stays() && pod.waits_for.is_some());
+        Ok(if is_waiting { written.within(LOOK_SOON) } else { written })
     }
 
-    /// How many workers there should be, where the operator decides that.
-    fn scale(&self, pipeline: &mut ValidatedPipeline, observed: &Observed, now: Instant) -> Option<Scaled> {
-        let spec = pipeline.scaling.clone().filter(|_| !pipeline.size.suspended && !pipeline.paused);
-        let Some(spec) = spec else {
-            self.scalers.forget(&pipeline.key);
-            return None;
-        };
-        let deployment = observed.deployment.as_deref();
-        let wanted = deployment.and_then(|deployment| deployment.spec.as_ref()?.replicas);
-        let ready = observed.pods.iter().filter(|pod| pod.stays() && pod.ready).count();
-        let agreed = observed.plan.as_deref().map(Agreed::read);
-        let answers = observed.pods.iter().filter(|pod| pod.stays());
-        let sight = Sight {
-            wanted,
-            ready: i32::try_from(ready).unwrap_or(i32::MAX),
-            rollout: deployment.is_some_and(status::is_replacing),
-            answers: answers
-                .filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?)))
-                .collect(),
-            agreed: agreed.as_ref(),
-            kept: observed.scaling.as_deref(),
-        };
-        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-        let scaled = self.scalers.look(pipeline, &spec, &sight, now, now_ms);
-        if scaled.fresh {
-            self.metrics.decided(&pipeline.key, scaled.reason.label());
+    /// How often in a row it has failed.
+    fn failed(&self, key: &Key, has_failed: bool) -> u32 {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if !has_failed {
+            failures.remove(key);
+            return 0;
         }
-        pipeline.size.workers = scaled.workers;
-        Some(scaled)
-    }
-
-    /// Each change of the size is told, with its reason.
-    async fn tell_size(&self, raw: &DataPipeline, before: &DataPipelineStatus, scaled: &Scaled) {
-        let (from, to) = (before.desired_replicas, scaled.workers);
-        if !scaled.fresh || from == to || before.observed_generation.is_none() {
-            return;
-        }
-        let reason = if to > from { "ScaledUp" } else { "ScaledDown" };
-        let note = format!("from {from} to {to} workers: {}", scaled.reason);
-        self.tell(raw, Edge { warning: false, reason: reason.into(), note }).await;
-    }
-
-    /// What this decision leaves to the next is kept, for the case that another operator makes that one.
-    async fn keep_scaling(&self, pipeline: &ValidatedPipeline, scaled: &Scaled) -> Result<(), ApplyError> {
-        let Some(state) = &scaled.keep else { return Ok(()) };
-        let names = Names::of(&pipeline.key.name);
-        let map = ConfigMap {
-            metadata: crate::desired::metadata(pipeline, &names.scaling),
-            data: Some([(scale::STATE.to_owned(), state.clone())].into()),
-            ..ConfigMap::default()
-        };
-        let found = self.caches.maps.get(&pipeline.key, &names.scaling);
-        if found.is_some() && ours(found, &pipeline.uid).is_none() {
-            return Err(ApplyError::NameConflict(format!("ConfigMap {}", names.scaling)));
-        }
-        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
-        self.metrics.written("ConfigMap");
-        let parameters = PatchParams::apply(MANAGER).force();
-        api.patch(&names.scaling, &parameters, &Patch::Apply(&map))
-            .await
-            .map_err(|source| ApplyError::Api { what: format!("ConfigMap {}", names.scaling), source })?;
-        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-        self.scalers.kept(&pipeline.key, now_ms);
-        Ok(())
+        let count = failures.entry(key.clone()).or_default();
+        *count = count.saturating_add(1);
+        *count
     }
 
     /// Observe: everything that exists of it.
     fn observe(&self, pipeline: &ValidatedPipeline) -> Observed {
         let (key, names) = (&pipeline.key, Names::of(&pipeline.key.name));
-        let pods = self.caches.pods.all(key);
+        let mut pods = self.caches.pods.all(key);
+        // The oldest first: where workers differ its plan counts.
+        pods.sort_by(|a, b| (a.made, &a.name).cmp(&(b.made, &b.name)));
         let answers = pods
             .iter()
-            .filter(|pod| pod.stays())
+            .filter(|pod| pod.stays() && !pod.reads_by_others(&pipeline.plan_inputs))
             .filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?.answer.ok()?)))
             .collect();
         let revisions = self.caches.revisions.all(key).into_iter();
@@ -280,35 +250,57 @@ impl Context {
         pipeline: &ValidatedPipeline,
         observed: &Observed,
     ) -> (Result<(), ApplyError>, Decided) {
-        let workers = observed.workers();
         let recorded = observed.plan.as_deref().map(Agreed::read);
-        let (agreed, consistency) =
-            plan::decide(&pipeline.plan_inputs, pipeline.size.suspended, recorded, &workers);
+        let (inputs, suspended) = (&pipeline.plan_inputs, pipeline.size.suspended);
+        let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        let deployment = observed.deployment.as_deref();
+        let is_old = deployment.is_some_and(|found| self.generations.is_old(&pipeline.key, found));
         let kept: Vec<&ControllerRevision> = observed.revisions.iter().map(Arc::as_ref).collect();
         let choice = template::choose(pipeline, &self.installation, &kept);
-        let decided = Decided { agreed, consistency, up_to_date: choice.current };
+        let up_to_date = choice.current;
+        if plan::is_ending(inputs, suspended, deployment, is_old, &pods) {
+            let consistency = plan::Consistency::Unknown;
+            let changing = !suspended;
+            let decided = Decided { agreed: recorded, consistency, up_to_date, changing, unfinished: false };
+            let result = if pipeline.paused { Ok(()) } else { self.end(pipeline, observed).await };
+            return (result, decided);
+        }
+        let (agreed, consistency) =
+            plan::decide(&pipeline.purposes, inputs, suspended, recorded, &observed.workers());
+        let decided = Decided { agreed, consistency, up_to_date, changing: false, unfinished: false };
         if pipeline.paused {
             return (Ok(()), decided);
         }
-        let wanted = desired(pipeline, &self.installation, choice.template.clone(), decided.agreed.as_ref());
+        let wanted = desired(pipeline, &self.installation, choice.model.clone(), decided.agreed.as_ref());
+        let applier = Applier {
+            client: &self.client,
+            caches: &self.caches,
+            applied: &self.applied,
+            metrics: &self.metrics,
+            generations: &self.generations,
+            key: &pipeline.key,
+            uid: &pipeline.uid,
+        };
         let result = async {
             self.keep_template(pipeline, &choice).await?;
-            let applier = Applier {
-                client: &self.client,
-                caches: &self.caches,
-                applied: &self.applied,
-                metrics: &self.metrics,
-                generations: &self.generations,
-                key: &pipeline.key,
-                uid: &pipeline.uid,
-            };
             applier.apply(&wanted, pipeline.size.suspended).await?;
-            self.resize(pipeline, observed).await?;
+            self.resize(pipeline, pipeline.size.workers, observed).await?;
             self.even_out(pipeline, observed).await?;
-            self.drop_templates(pipeline, &choice).await
+            self.drop_templates(pipeline, &choice).await?;
+            self.clear(pipeline, observed, &applier, &choice, &wanted).await
         }
         .await;
         (result, decided)
+    }
+
+    /// Takes all workers away and writes nothing else: what they were made from, and their plan, stay as long as one of them does.
+    async fn end(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
+        let name = Names::of(&pipeline.key.name).worker;
+        let others = self.caches.deployments.get(&pipeline.key, &name);
+        if others.is_some_and(|found| ours(Some(found), &pipeline.uid).is_none()) {
+            return Err(ApplyError::NameConflict(format!("Deployment {name}")));
+        }
+        self.resize(pipeline, 0, observed).await
     }
 
     async fn keep_template(
@@ -351,25 +343,68 @@ impl Context {
         Ok(())
     }
 
+    /// Takes away what only workers of former templates needed, once none of them is there or may come. A rollout that does not end keeps
+    /// it: its old workers may start again at any time.
+    async fn clear(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+        applier: &Applier<'_>,
+        choice: &template::Choice,
+        wanted: &Desired,
+    ) -> Result<(), ApplyError> {
+        let (key, present) = (&pipeline.key, document_name(&pipeline.key.name, &choice.model.document));
+        let is_whole = match observed.deployment.as_deref() {
+            None => observed.pods.is_empty(),
+            Some(deployment) => {
+                let template = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+                status::is_whole(deployment, pipeline.size.workers)
+                    && !self.generations.is_old(key, deployment)
+                    && template.and_then(document) == Some(&present)
+            }
+        };
+        if !is_whole {
+            return Ok(());
+        }
+        if wanted.service_account.is_none() {
+            applier.gone(&Names::of(&key.name).worker, &self.caches.accounts).await?;
+        }
+        for map in self.caches.maps.all(key) {
+            let name = map.name_any();
+            let is_read =
+                || observed.pods.iter().any(|pod| !pod.over && pod.document.as_deref() == Some(&name));
+            if name.starts_with(&documents(&key.name)) && name != present && !is_read() {
+                applier.gone(&name, &self.caches.maps).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// The number of workers, and before it is lowered the marks of those that go.
-    async fn resize(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
+    async fn resize(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+        wanted: i32,
+    ) -> Result<(), ApplyError> {
         let names = Names::of(&pipeline.key.name);
         // Just created: the watch wakes this pipeline again.
         let Some(deployment) = &observed.deployment else { return Ok(()) };
         let current = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-        let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
-        let step = size::step(current, pipeline.size.workers, &pods);
-        let marks = step.mark.iter().map(|name| (name, json!(FIRST_TO_GO.to_string())));
-        let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
-        for (name, cost) in marks {
-            let patch = json!({"metadata": {"annotations": {DELETION_COST: cost}}});
-            self.metrics.written("Pod");
-            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(source) => return Err(ApplyError::Api { what: format!("Pod {name}"), source }),
+        let mut pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        // A Deployment divides what it takes away between its templates, whatever is marked.
+        if wanted > 0 && wanted < current && size::has_two_templates(&pods) && !status::is_stuck(deployment) {
+            return Ok(());
+        }
+        let mut step = size::step(current, wanted, &pods);
+        // One that is gone is decided without: it would never be seen marked.
+        loop {
+            let gone = self.mark(pipeline, &step).await?;
+            if gone.is_empty() {
+                break;
             }
+            pods.retain(|pod| !gone.contains(&pod.name));
+            step = size::step(current, wanted, &pods);
         }
         let Some(workers) = step.write else { return Ok(()) };
         let what = || format!("Deployment {}", names.worker);
@@ -391,14 +426,37 @@ impl Context {
         Ok(())
     }
 
+    /// Whether all workers are there, new and available, as far as is known.
+    fn is_whole(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> bool {
+        observed.deployment.as_ref().is_some_and(|deployment| {
+            status::is_whole(deployment, pipeline.size.workers)
+                && !self.generations.is_old(&pipeline.key, deployment)
+        })
+    }
+
+    /// Marks those that go first and takes marks away. Gives those that are gone.
+    async fn mark(&self, pipeline: &ValidatedPipeline, step: &size::Step) -> Result<Vec<String>, ApplyError> {
+        let marks = step.mark.iter().map(|name| (name, json!(FIRST_TO_GO.to_string())));
+        let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        let mut gone = Vec::new();
+        for (name, cost) in marks {
+            let patch = json!({"metadata": {"annotations": {DELETION_COST: cost}}});
+            self.metrics.written("Pod");
+            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => gone.push(name.clone()),
+                Err(source) => return Err(ApplyError::Api { what: format!("Pod {name}"), source }),
+            }
+        }
+        Ok(gone)
+    }
+
     /// Moves one worker of a fleet that is whole and unevenly spread, by the Eviction API and so under the disruption budget.
     async fn even_out(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
-        let (Some(nodes), Some(deployment)) = (&self.caches.nodes, &observed.deployment) else { return Ok(()) };
-        if !status::is_whole(deployment, pipeline.size.workers)
-            || self.generations.is_old(&pipeline.key, deployment)
-        {
+        let Some(nodes) = self.caches.nodes.as_ref().filter(|_| self.is_whole(pipeline, observed)) else {
             return Ok(());
-        }
+        };
         let (nodes, pods) = (nodes.all(&nobodys()), observed.pods.iter().map(Arc::as_ref));
         let nodes: Vec<&NodeFacts> = nodes.iter().map(Arc::as_ref).collect();
         let pods: Vec<&WorkerPod> = pods.collect();
@@ -422,6 +480,13 @@ impl Context {
         }
     }
 
+    /// What trainers report.
+    fn figures(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Figures {
+        let statuses: Vec<&WorkerStatus> =
+            observed.answers.iter().map(|(_, status)| status.as_ref()).collect();
+        figures(&statuses, &|stream| pipeline.trains(stream))
+    }
+
     fn status(
         &self,
         before: &DataPipelineStatus,
@@ -429,10 +494,10 @@ impl Context {
         observed: &Observed,
         decided: &Decided,
         scaled: Option<&Scaled>,
+        seen: Figures,
         obstacle: Option<&Obstacle>,
     ) -> DataPipelineStatus {
         let workers = observed.workers();
-        let statuses: Vec<&WorkerStatus> = workers.iter().map(|(_, status)| *status).collect();
         let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
         let nodes = self.caches.nodes.as_ref().map(|nodes| nodes.all(&nobodys()));
         let nodes: Option<Vec<&NodeFacts>> =
@@ -442,17 +507,19 @@ impl Context {
             pipeline,
             pods: &observed.pods,
             deployment: observed.deployment.as_deref(),
-            deployment_is_old: observed
-                .deployment
-                .as_ref()
-                .is_some_and(|deployment| self.generations.is_old(&pipeline.key, deployment)),
+            deployment_is_old: decided.unfinished
+                || observed
+                    .deployment
+                    .as_ref()
+                    .is_some_and(|deployment| self.generations.is_old(&pipeline.key, deployment)),
             workers: &workers,
             agreed: decided.agreed.as_ref(),
             consistency: &decided.consistency,
             placement: spread::measure(&pipeline.placement, labels, &pods, nodes.as_deref()),
-            figures: figures(&statuses, &|stream| pipeline.trains(stream)),
+            figures: seen,
             up_to_date: decided.up_to_date,
             scaled,
+            changing: decided.changing,
             obstacle,
         };
         status::status(before, &facts, Timestamp::now())
@@ -461,7 +528,12 @@ impl Context {
     /// What was written last: the cache may be older.
     fn before(&self, key: &Key, raw: &DataPipeline) -> DataPipelineStatus {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let mine = written.get(key).filter(|written| Some(&written.uid) == raw.metadata.uid.as_ref());
+        let mine = written.get(key).filter(|written| {
+            // As soon as the cache has that write, or a later one, it knows better: others may write too.
+            let shown =
+                raw.metadata.resource_version.as_ref().and_then(|version| version.parse::<u64>().ok());
+            Some(&written.uid) == raw.metadata.uid.as_ref() && shown < written.version
+        });
         mine.map_or_else(|| raw.status.clone().unwrap_or_default(), |written| written.status.clone())
     }
 
@@ -494,7 +566,12 @@ impl Context {
         });
         self.metrics.written("DataPipeline");
         match api.patch_status(&key.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await {
-            Ok(_) => {}
+            Ok(made) => {
+                let version = made.metadata.resource_version.and_then(|version| version.parse().ok());
+                let uid = raw.metadata.uid.clone().unwrap_or_default();
+                let written = Written { at: now, status: new.clone(), uid, version };
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
+            }
             // Gone, or another of the same name: the watch tells.
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {
                 return Ok(Outcome::Again(LOOK_AGAIN));
@@ -502,16 +579,14 @@ impl Context {
             Err(error) => return Err(ReconcileError::Status(error)),
         }
         for edge in edges(&before.conditions, &new.conditions) {
-            self.tell(raw, edge).await;
+            self.tell(&raw.object_ref(&()), key, edge).await;
         }
-        let written = Written { at: now, status: new, uid: raw.metadata.uid.clone().unwrap_or_default() };
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
         Ok(Outcome::Again(LOOK_AGAIN))
     }
 
     /// Events are for people who look; nothing depends on them.
-    async fn tell(&self, raw: &DataPipeline, edge: Edge) {
-        tracing::info!(pipeline = %Key::of(raw), reason = edge.reason, "{}", edge.note);
+    async fn tell(&self, about: &ObjectReference, key: &Key, edge: Edge) {
+        tracing::info!(pipeline = %key, reason = edge.reason, "{}", edge.note);
         let event = Event {
             type_: if edge.warning { EventType::Warning } else { EventType::Normal },
             reason: edge.reason,
@@ -520,41 +595,39 @@ impl Context {
             secondary: None,
         };
         self.metrics.written("Event");
-        if let Err(error) = self.recorder.publish(&event, &raw.object_ref(&())).await {
+        if let Err(error) = self.recorder.publish(&event, about).await {
             tracing::debug!(error = %error, "an event could not be written");
         }
     }
 
-    /// An object of another version: said in its own status, as far as that can be written.
+    /// An object of another version: said in its own status, beside what stands there.
     async fn undecodable(&self, key: &Key, error: &str) -> Result<(), ReconcileError> {
-        let known = {
-            let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-            written.get(key).map(|written| written.status.clone())
+        let kind = ApiResource::erase::<DataPipeline>(&());
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &kind);
+        let Some(found) = api.get_opt(&key.name).await.map_err(ReconcileError::Status)? else {
+            return Ok(());
         };
-        let before = known.unwrap_or_default();
+        let stored = found.data.pointer("/status/conditions").cloned().unwrap_or_default();
+        let before: Vec<Condition> = serde_json::from_value(stored).unwrap_or_default();
         let message = format!(
             "this operator cannot read the object: {error}; install the operator of its version, or correct it; its workers go on"
         );
-        let mut conditions = status::Conditions::after(&before.conditions, 0, Timestamp::now());
+        let generation = found.metadata.generation.unwrap_or_default();
+        let mut conditions = status::Conditions::after(&before, generation, Timestamp::now());
         conditions.set("Ready", status::Truth::False, "Undecodable", &message);
-        let new = DataPipelineStatus { conditions: conditions.done(), ..before.clone() };
-        if before == new {
+        let after = conditions.done();
+        if before == after {
             return Ok(());
         }
-        let api: Api<DataPipeline> = Api::namespaced(self.client.clone(), &key.namespace);
-        let body = json!({"status": {"conditions": new.conditions}});
         self.metrics.written("DataPipeline");
         let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-        // The answer is the object that cannot be read.
-        let api: Api<kube::core::PartialObjectMeta<DataPipeline>> =
-            Api::namespaced(api.into_client(), &key.namespace);
+        let body = json!({"status": {"conditions": after}});
         api.patch_status(&key.name, &parameters, &Patch::Merge(&body))
             .await
             .map_err(ReconcileError::Status)?;
-        #[expect(clippy::disallowed_methods, reason = "the time of a write")]
-        let at = Instant::now();
-        let written = Written { at, status: new, uid: String::new() };
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
+        for edge in edges(&before, &after) {
+            self.tell(&found.object_ref(&kind), key, edge).await;
+        }
         Ok(())
     }
 
@@ -562,6 +635,7 @@ impl Context {
         self.applied.forget(key);
         self.generations.forget(key);
         self.scalers.forget(key);
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.moves.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.metrics.forget(key);
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
@@ -575,6 +649,7 @@ struct Observed {
     scaling: Option<Arc<ConfigMap>>,
     revisions: Vec<Arc<ControllerRevision>>,
     pods: Vec<Arc<WorkerPod>>,
+    /// What workers that stay say, the oldest first.
     answers: Vec<(String, Arc<WorkerStatus>)>,
 }
 
@@ -589,12 +664,8 @@ struct Decided {
     agreed: Option<Agreed>,
     consistency: plan::Consistency,
     up_to_date: bool,
-}
-
-impl ValidatedPipeline {
-    /// Whether a stream is read for training.
-    #[must_use]
-    pub fn trains(&self, stream: &str) -> bool {
-        self.purposes.iter().any(|(name, purpose)| name == stream && *purpose == Purpose::Train)
-    }
+    /// Whether workers of former streams end before new ones are made.
+    changing: bool,
+    /// Whether something could not be written: what is seen is not what is wanted.
+    unfinished: bool,
 }

@@ -1,5 +1,6 @@
 //! Takes settings, runs until told to stop: a server for metrics, the lease, and once that is had watches, scrapes and the loop.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Config, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,8 +36,12 @@ use crate::validate::Key;
 
 /// How often workers are looked at for being due.
 const SCRAPE_ROUND: Duration = Duration::from_secs(5);
-/// Nodes change by themselves every few seconds; only their labels and taints matter, seldom.
-const WATCH_SECONDS: u32 = 290;
+/// Listing all objects of a kind takes seconds, with tens of thousands too.
+const LIST: Duration = Duration::from_secs(60);
+/// Nodes are needed for one figure alone, and not waited for as long.
+const LIST_NODES: Duration = Duration::from_secs(10);
+/// All writes of one pipeline take a second; a request that is never answered must not keep it from being looked at again.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Runs the operator.
 ///
@@ -52,7 +57,10 @@ pub fn main(arguments: &OperatorArgs) -> anyhow::Result<()> {
 }
 
 async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
-    let client = Client::try_default().await.context("no API server: run in a pod or give KUBECONFIG")?;
+    let mut config = Config::infer().await.context("no API server: run in a pod or give KUBECONFIG")?;
+    // The queue tries again, later and with others in between; the lease tries again at once.
+    config.default_retry = false;
+    let client = Client::try_from(config).context("cannot make a client of the API server")?;
     let metrics = Arc::new(Metrics::new()?);
     let listener = TcpListener::bind(arguments.listen)
         .await
@@ -69,20 +77,23 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
         worker_image = arguments.worker_image,
         "waiting for the lease"
     );
-    tokio::select! {
-        () = candidate.acquire() => {}
+    let since = tokio::select! {
+        since = candidate.acquire() => since,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
-    }
+    };
     tracing::info!("has the lease");
     metrics.leads();
     let result = tokio::select! {
-        lost = candidate.hold() => match lost {
+        lost = candidate.hold(since) => match lost {
             Ok(never) => match never {},
             // What was begun ends with the process: nothing more may be written.
             Err(lost) => return Err(lost.into()),
         },
-        never = look_after(client, arguments, metrics) => match never {},
+        ended = look_after(client, arguments, metrics) => match ended {
+            Ok(never) => match never {},
+            Err(error) => Err(error),
+        },
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
@@ -122,6 +133,8 @@ fn router(health: Arc<Health>) -> Router {
 struct Work {
     queue: Mutex<Queue>,
     changed: Notify,
+    /// What was last seen of each pipeline itself, leaving out its status.
+    seen: Mutex<HashMap<Key, String>>,
 }
 
 impl Work {
@@ -129,10 +142,45 @@ impl Work {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).wake(key, clock());
         self.changed.notify_one();
     }
+
+    /// The same for a change of a pipeline: a new spec or annotation is tried at once, whatever failed before.
+    fn wake_pipeline(&self, key: Key, pipelines: &Cache<DataPipeline>) {
+        let now = match pipelines.get(&key, &key.name) {
+            None => String::new(),
+            Some(Err(error)) => error.to_string(),
+            Some(Ok(pipeline)) => {
+                format!(
+                    "{:?} {:?} {:?}",
+                    pipeline.metadata.uid,
+                    pipeline.metadata.generation,
+                    pipeline.annotations()
+                )
+            }
+        };
+        let is_new = {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let before =
+                if now.is_empty() { seen.remove(&key) } else { seen.insert(key.clone(), now.clone()) };
+            before.as_ref() != Some(&now)
+        };
+        if is_new {
+            self.queue.lock().unwrap_or_else(PoisonError::into_inner).renew(key, clock());
+            self.changed.notify_one();
+        } else {
+            self.wake(key);
+        }
+    }
 }
 
 /// Looks after all pipelines for ever, as the one that may: the caller has the lease.
-pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<Metrics>) -> Infallible {
+///
+/// # Errors
+/// A kind of objects that cannot be listed, a task that ended: another start may do better, and whoever looks at pods sees it.
+pub async fn look_after(
+    client: Client,
+    arguments: &OperatorArgs,
+    metrics: Arc<Metrics>,
+) -> anyhow::Result<Infallible> {
     let work = Arc::new(Work::default());
     let mut caches = Caches::default();
     let mut tasks = JoinSet::new();
@@ -144,7 +192,7 @@ pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<M
     };
     let mine = format!("{MANAGED_BY}={MANAGER}");
     let mut complete = vec![
-        watches.start(&caches.pipelines, None, itself, |pipeline| pipeline),
+        watches.pipelines(&caches.pipelines),
         watches.start(&caches.deployments, Some(&mine), by_label, |object| object),
         watches.start(&caches.services, Some(&mine), by_label, |object| object),
         watches.start(&caches.maps, Some(&mine), by_label, |object| object),
@@ -154,13 +202,39 @@ pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<M
         watches.start(&caches.revisions, Some(&mine), by_label, |object| object),
         watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from),
     ];
-    if !arguments.without_nodes {
-        let nodes: Arc<Cache<NodeFacts>> = Arc::default();
-        complete.push(watches.nodes(&nodes));
-        caches.nodes = Some(nodes);
+    let nodes: Option<(Arc<Cache<NodeFacts>>, _)> = (!arguments.without_nodes).then(|| {
+        let nodes = Arc::default();
+        let complete = watches.nodes(&nodes);
+        (nodes, complete)
+    });
+    let mut kinds = [
+        "DataPipelines",
+        "Deployments",
+        "Services",
+        "ConfigMaps",
+        "ServiceAccounts",
+        "PodDisruptionBudgets",
+        "NetworkPolicies",
+        "ControllerRevisions",
+        "Pods",
+    ]
+    .into_iter();
+    for cache in complete.drain(..) {
+        let kind = kinds.next().unwrap_or_default();
+        if tokio::time::timeout(LIST, cache).await.is_err() {
+            anyhow::bail!(
+                "{kind} cannot be listed; give the operator's role get, list and watch for them, as the chart does"
+            );
+        }
     }
-    for cache in complete {
-        cache.await;
+    if let Some((nodes, complete)) = nodes {
+        // Without them everything works but the figure of how evenly workers are spread.
+        match tokio::time::timeout(LIST_NODES, complete).await {
+            Ok(()) => caches.nodes = Some(nodes),
+            Err(_) => tracing::warn!(
+                "nodes cannot be listed, so SpreadSatisfied is unknown; give the right, or set nodes.read to false"
+            ),
+        }
     }
     tracing::info!("everything that exists is known");
     let answers: Arc<Answers> = Arc::default();
@@ -174,19 +248,27 @@ pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<M
         Arc::clone(&metrics),
         &arguments.identity,
     ));
-    serve(context, work, metrics, usize::from(arguments.concurrency)).await
+    tokio::select! {
+        never = serve(context, work, metrics, usize::from(arguments.concurrency)) => Ok(never),
+        // Watches never end; one that did would leave its cache as it was, unseen.
+        Some(ended) = tasks.join_next() => {
+            Err(ended.err().map_or_else(|| anyhow::anyhow!("a watch ended"), anyhow::Error::new))
+        }
+    }
 }
 
 /// Works on pipelines that are due, a bounded number at once.
 async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, most: usize) -> Infallible {
     let mut running = JoinSet::new();
+    let mut keys = HashMap::new();
     loop {
         let due = {
             let mut queue = work.queue.lock().unwrap_or_else(PoisonError::into_inner);
             while running.len() < most
                 && let Some(key) = queue.next(clock())
             {
-                running.spawn(one(Arc::clone(&context), Arc::clone(&work), key));
+                let task = running.spawn(one(Arc::clone(&context), Arc::clone(&work), key.clone()));
+                keys.insert(task.id(), key);
             }
             metrics.pipelines(queue.len());
             queue.next_due()
@@ -194,9 +276,16 @@ async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, mo
         let pause = due.map_or(Duration::from_secs(60), |due| due.saturating_duration_since(clock()));
         let full = running.len() >= most;
         tokio::select! {
-            Some(ended) = running.join_next(), if !running.is_empty() => {
-                if let Err(error) = ended {
-                    tracing::error!(error = %error, "work on a pipeline ended unexpectedly");
+            Some(ended) = running.join_next_with_id(), if !running.is_empty() => {
+                let id = match &ended {
+                    Ok((id, ())) => *id,
+                    Err(error) => error.id(),
+                };
+                let key = keys.remove(&id);
+                if let (Err(error), Some(key)) = (ended, key) {
+                    tracing::error!(pipeline = %key, error = %error, "work on a pipeline ended unexpectedly");
+                    let mut queue = work.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                    queue.done(&key, Outcome::Failed, clock(), fastrand::f64());
                 }
             }
             () = work.changed.notified(), if !full => {}
@@ -207,14 +296,19 @@ async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, mo
 
 async fn one(context: Arc<Context>, work: Arc<Work>, key: Key) {
     let start = clock();
-    let result = context.reconcile(&key, start).await;
+    let result = tokio::time::timeout(LONGEST, context.reconcile(&key, start)).await;
     let seconds = clock().saturating_duration_since(start).as_secs_f64();
     let outcome = match result {
-        Ok(outcome) => {
+        Ok(Ok(outcome)) => {
             context.metrics.reconciled("ok", seconds);
             outcome
         }
-        Err(error) => {
+        Err(_) => {
+            context.metrics.reconciled("error", seconds);
+            tracing::warn!(pipeline = %key, "the API server did not answer for {} s", LONGEST.as_secs());
+            Outcome::Failed
+        }
+        Ok(Err(error)) => {
             context.metrics.reconciled("error", seconds);
             tracing::warn!(pipeline = %key, "{:#}", anyhow::Error::new(error));
             Outcome::Failed
@@ -276,22 +370,60 @@ impl Watches<'_> {
             + 'static,
         T: Send + Sync + 'static,
     {
+        let work = Arc::clone(self.work);
+        self.start_waking(cache, labels, of, keeping, move |key| work.wake(key))
+    }
+
+    fn pipelines(&mut self, cache: &Arc<Cache<DataPipeline>>) -> BoxFuture<'static, ()> {
+        let (work, known) = (Arc::clone(self.work), Arc::clone(cache));
+        self.start_waking(
+            cache,
+            None,
+            itself,
+            |pipeline| pipeline,
+            move |key| work.wake_pipeline(key, &known),
+        )
+    }
+
+    fn start_waking<K, T>(
+        &mut self,
+        cache: &Arc<Cache<T>>,
+        labels: Option<&str>,
+        of: fn(&DeserializeGuard<K>) -> Option<Key>,
+        keeping: fn(K) -> T,
+        wake: impl Fn(Key) + Send + 'static,
+    ) -> BoxFuture<'static, ()>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned
+            + Send
+            + Sync
+            + 'static,
+        T: Send + Sync + 'static,
+    {
         let api: Api<DeserializeGuard<K>> = match &self.namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         };
         let config =
             watcher::Config { label_selector: labels.map(str::to_owned), ..watcher::Config::default() };
-        let work = Arc::clone(self.work);
-        self.tasks.spawn(keep(api, config, Arc::clone(cache), of, keeping, move |key| work.wake(key)));
+        self.tasks.spawn(keep(api, config, Arc::clone(cache), of, keeping, wake));
         let cache = Arc::clone(cache);
         Box::pin(async move { cache.complete().await })
     }
 
     fn nodes(&mut self, cache: &Arc<Cache<NodeFacts>>) -> BoxFuture<'static, ()> {
         let api: Api<DeserializeGuard<Node>> = Api::all(self.client.clone());
-        let config = watcher::Config::default().timeout(WATCH_SECONDS);
-        self.tasks.spawn(keep(api, config, Arc::clone(cache), nobody, NodeFacts::from, |_| {}));
+        self.tasks.spawn(keep(
+            api,
+            watcher::Config::default(),
+            Arc::clone(cache),
+            nobody,
+            NodeFacts::from,
+            |_| {},
+        ));
         let cache = Arc::clone(cache);
         Box::pin(async move { cache.complete().await })
     }

@@ -180,7 +180,11 @@ impl Scaler {
             .map(|(worker, seen)| {
                 let age = now.saturating_duration_since(seen.at).as_millis();
                 let status: Option<&WorkerStatus> = seen.answer.as_deref().ok();
-                Scrape { worker, at_ms: now_ms.saturating_sub(u64::try_from(age).unwrap_or(u64::MAX)), status }
+                Scrape {
+                    worker,
+                    at_ms: now_ms.saturating_sub(u64::try_from(age).unwrap_or(u64::MAX)),
+                    status,
+                }
             })
             .collect();
         self.observer.take(&scrapes);

@@ -11,6 +11,9 @@ use feedmill_operator::run::look_after;
 use feedmill_operator::settings::OperatorArgs;
 use serde_json::{Value, json};
 use support::{DEPLOYMENTS, PIPELINES, PODS, SERVICES, Server, pipeline};
+
+const MAPS: &str = "api/v1/configmaps";
+const BUDGETS: &str = "apis/policy/v1/poddisruptionbudgets";
 use tokio::task::JoinHandle;
 
 fn settings() -> OperatorArgs {
@@ -23,9 +26,10 @@ fn settings() -> OperatorArgs {
 /// An operator that has the lease.
 fn operator(server: &Server) -> JoinHandle<()> {
     let client = server.client.clone();
-    tokio::spawn(
-        async move { match look_after(client, &settings(), Arc::new(Metrics::new().unwrap())).await {} },
-    )
+    tokio::spawn(async move {
+        let ended = look_after(client, &settings(), Arc::new(Metrics::new().unwrap())).await;
+        panic!("{ended:?}")
+    })
 }
 
 async fn stop(operator: JoinHandle<()>) {
@@ -98,6 +102,186 @@ async fn a_suspended_pipeline_that_never_ran_gets_no_workers() {
     server.until("4 workers are wanted", |server| replicas(server, "fleet-worker") == Some(4)).await;
     server.change(PIPELINES, "team", "fleet", |object| object["spec"]["suspend"] = json!(true));
     server.until("none are wanted", |server| replicas(server, "fleet-worker") == Some(0)).await;
+    stop(operator).await;
+}
+
+/// Does what the Deployment's controller does: as many pods of the present template as are wanted, and no others.
+fn deploy(server: &Server, name: &str) {
+    let worker = format!("{name}-worker");
+    let deployment = server.get(DEPLOYMENTS, "team", &worker).unwrap();
+    let (wanted, template) = (replicas(server, &worker).unwrap(), &deployment["spec"]["template"]);
+    for number in 0.. {
+        let pod = format!("{name}-{number}");
+        if server.get(PODS, "team", &pod).is_some() {
+            server.remove(PODS, "team", &pod);
+        } else if number >= wanted {
+            break;
+        }
+        if number < wanted {
+            let mut object = template.clone();
+            object["metadata"]["name"] = pod.into();
+            object["metadata"]["namespace"] = "team".into();
+            object["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+            server.put(PODS, object);
+        }
+    }
+    server.change(DEPLOYMENTS, "team", &worker, |object| {
+        object["status"] = json!({"observedGeneration": object["metadata"]["generation"], "replicas": wanted,
+            "updatedReplicas": wanted, "availableReplicas": wanted, "readyReplicas": wanted});
+    });
+}
+
+fn plan_inputs(server: &Server, name: &str) -> Value {
+    server.get(DEPLOYMENTS, "team", name).unwrap()["spec"]["template"]["metadata"]["annotations"]["feedmill.dev/plan-inputs"]
+        .clone()
+}
+
+#[tokio::test]
+async fn other_streams_that_come_and_are_resumed_at_once_are_not_served_beside_the_former() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let running = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    server
+        .until("they serve", |server| reason(server, "fleet", "Progressing").as_deref() == Some("Complete"))
+        .await;
+    let former = plan_inputs(&server, "fleet-worker");
+    // Suspended, changed and resumed faster than the operator looks: it sees another seed and nothing else.
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["streams"][0]["seed"] = json!(7));
+    server
+        .until("it is told", |server| reason(server, "fleet", "Ready").as_deref() == Some("PlanChanging"))
+        .await;
+    server.until("all are to go", |server| replicas(server, "fleet-worker") == Some(0)).await;
+    // While they stay nothing is made of the new streams, whoever looks.
+    stop(running).await;
+    let running = operator(&server);
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["drainSeconds"] = json!(30));
+    server
+        .until("it is looked at again", |server| {
+            let object = server.get(PIPELINES, "team", "fleet").unwrap();
+            object["status"]["observedGeneration"] == object["metadata"]["generation"]
+        })
+        .await;
+    assert_eq!((plan_inputs(&server, "fleet-worker"), replicas(&server, "fleet-worker")), (former.clone(), Some(0)));
+    deploy(&server, "fleet");
+    server.until("2 are wanted again", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    assert_ne!(plan_inputs(&server, "fleet-worker"), former);
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn a_fleet_that_is_suspended_goes_before_anything_of_it_is_written_anew() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    let (writes, former) = (server.writes().len(), plan_inputs(&server, "fleet-worker"));
+    server.change(PIPELINES, "team", "fleet", |object| {
+        object["spec"]["suspend"] = json!(true);
+        object["spec"]["streams"][0]["seed"] = json!(7);
+    });
+    server.until("all are to go", |server| replicas(server, "fleet-worker") == Some(0)).await;
+    let first = server.writes().split_off(writes);
+    let first = first.iter().find(|write| !write.contains("/status"));
+    assert_eq!(first.unwrap(), "PATCH apis/apps/v1/deployments fleet-worker");
+    assert_eq!(plan_inputs(&server, "fleet-worker"), former);
+    deploy(&server, "fleet");
+    server.until("its template is the new one", |server| plan_inputs(server, "fleet-worker") != former).await;
+    assert_eq!(replicas(&server, "fleet-worker"), Some(0));
+    stop(operator).await;
+}
+
+fn document(server: &Server, name: &str) -> String {
+    let deployment = server.get(DEPLOYMENTS, "team", name).unwrap();
+    deployment["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn workers_that_start_again_find_the_document_they_were_made_for() {
+    let server = Server::start().await;
+    let text = |name: &str| server.get(MAPS, "team", name).map(|map| map["data"]["pipeline.yaml"].clone());
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let running = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    server
+        .until("they serve", |server| reason(server, "fleet", "Progressing").as_deref() == Some("Complete"))
+        .await;
+    let former = document(&server, "fleet-worker");
+    let before = text(&former);
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["cache"]["sharedMemory"] = json!("8Gi"));
+    server.until("there is another", |server| document(server, "fleet-worker") != former).await;
+    let present = document(&server, "fleet-worker");
+    server
+        .until("the rollout is told", |server| reason(server, "fleet", "Progressing").as_deref() == Some("RollingOut"))
+        .await;
+    // The rollout stands still, and the operator is another one.
+    stop(running).await;
+    let running = operator(&server);
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["disruptionBudget"]["maxUnavailable"] = json!(1));
+    let budget = |server: &Server| server.get(BUDGETS, "team", "fleet-worker").unwrap()["spec"]["maxUnavailable"] == 1;
+    server.until("that is applied", budget).await;
+    assert_eq!((text(&former), server.get(MAPS, "team", &former).unwrap()["immutable"].clone()), (before.clone(), json!(true)));
+    assert_ne!(text(&present), before);
+    // A former worker is the last to end.
+    deploy(&server, "fleet");
+    server.until("what nobody reads goes", |server| server.get(MAPS, "team", &former).is_none()).await;
+    assert!(text(&present).is_some());
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn a_change_is_never_said_to_be_complete_before_its_rollout_has_begun() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    let told = |server: &Server, word: &str| reason(server, "fleet", "Progressing").as_deref() == Some(word);
+    server.until("they serve", |server| told(server, "Complete")).await;
+    // Once all goes well, and once the first write is refused.
+    for (seconds, refused) in [(30, false), (31, true)] {
+        let generation = server.get(PIPELINES, "team", "fleet").unwrap()["metadata"]["generation"].as_i64().unwrap();
+        if refused {
+            server.fail_after(0);
+        }
+        server.change(PIPELINES, "team", "fleet", |object| object["spec"]["drainSeconds"] = json!(seconds));
+        server.until("the rollout is told", |server| told(server, "RollingOut")).await;
+        for object in server.history(PIPELINES, "team", "fleet") {
+            let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let progressing = conditions.iter().find(|condition| condition["type"] == "Progressing");
+            assert!(
+                object["status"]["observedGeneration"].as_i64() <= Some(generation)
+                    || progressing.is_none_or(|condition| condition["reason"] == "RollingOut"),
+                "{}",
+                object["status"]
+            );
+        }
+        server
+            .until("the template is another", |server| {
+                let deployment = server.get(DEPLOYMENTS, "team", "fleet-worker").unwrap();
+                deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 15 + seconds
+            })
+            .await;
+        deploy(&server, "fleet");
+        server.until("they serve again", |server| told(server, "Complete")).await;
+    }
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn a_document_that_is_lost_is_made_again() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    let name = document(&server, "fleet-worker");
+    let before = server.get(MAPS, "team", &name).unwrap()["data"].clone();
+    server.remove(MAPS, "team", &name);
+    server.until("it is there again", |server| server.get(MAPS, "team", &name).is_some()).await;
+    assert_eq!(server.get(MAPS, "team", &name).unwrap()["data"], before);
     stop(operator).await;
 }
 
@@ -214,6 +398,25 @@ async fn those_that_go_first_are_marked_before_the_number_is_written() {
     };
     // The newest of the fullest node.
     assert_eq!([cost("p0"), cost("p1"), cost("p2")], [Value::Null, json!("-100"), Value::Null]);
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn a_pod_whose_label_was_taken_away_holds_up_no_smaller_number() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 3})));
+    let operator = operator(&server);
+    server.until("3 are wanted", |server| replicas(server, "fleet-worker") == Some(3)).await;
+    deploy(&server, "fleet");
+    let ready = |server: &Server| server.get(PIPELINES, "team", "fleet").unwrap()["status"]["readyReplicas"].clone();
+    server.until("they serve", |server| ready(server) == 3).await;
+    server.change(PODS, "team", "fleet-0", |object| {
+        object["metadata"]["labels"].as_object_mut().unwrap().remove("feedmill.dev/pipeline");
+    });
+    server.until("it is not counted", |server| ready(server) == 2).await;
+    server.remove(PODS, "team", "fleet-0");
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["replicas"] = json!(1));
+    server.until("one is wanted", |server| replicas(server, "fleet-worker") == Some(1)).await;
     stop(operator).await;
 }
 

@@ -1,6 +1,6 @@
 //! Takes the plan that a fleet serves by and the plan computed here, gives what differs.
 //!
-//! A fleet's operator writes the first agreed plan into a folder, one file a stream. A worker that computes another one, because a
+//! A fleet's operator writes the plan of its first workers into a folder, one file a stream. A worker that computes another one, because a
 //! manifest or the processor's files were overwritten, must not serve beside those that computed the first.
 
 use std::fs::File;
@@ -29,7 +29,7 @@ fn differs(folder: &Path, name: &str, digest: PlanDigest) -> Option<String> {
     (expected != digest.to_string()).then(|| {
         format!(
             "unready because stream {name} has plan {digest} here and the fleet serves {expected}: a manifest or the processor's \
-             files were overwritten; restore them, or suspend and resume the pipeline to go on by the new plan"
+             files were overwritten; restore them, or suspend the pipeline until no worker is left and resume it, to go on by the new plan"
         )
     })
 }

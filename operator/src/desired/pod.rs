@@ -5,15 +5,16 @@ use k8s_openapi::api::core::v1::{
     HTTPGetAction, KeyToPath, Lifecycle, LifecycleHandler, LocalObjectReference, NodeAffinity, NodeSelector,
     NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodAntiAffinity, PodSecurityContext, PodSpec,
     PodTemplateSpec, Probe, ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecretProjection,
-    SecretVolumeSource, SecurityContext, SleepAction, Toleration, TopologySpreadConstraint, Volume, VolumeMount,
-    VolumeProjection,
+    SecretVolumeSource, SecurityContext, SleepAction, Toleration, TopologySpreadConstraint, Volume,
+    VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Installation, Names, PORT, WORKER, labels, select};
+use super::{Installation, Names, PLAN_INPUTS, PORT, WORKER, document_name, labels, select};
+use crate::sparse::sparse;
 use crate::types::{GpuNodes, PlacementSpec, SpreadMode, WhenUnsatisfiable};
 use crate::validate::{Account, RESTART_AT, ValidatedPipeline, short_hash};
 
@@ -24,8 +25,8 @@ const KEYS_FOLDER: &str = "/etc/feedmill/s3";
 const TOKEN_FOLDER: &str = "/etc/feedmill/token";
 const TLS_FOLDER: &str = "/etc/feedmill/tls";
 const CACHE_FOLDER: &str = "/var/cache/feedmill";
-/// The document's hash, so that another document is another template.
-const DOCUMENT_HASH: &str = "feedmill.dev/pipeline-hash";
+/// The volume with the document.
+pub const DOCUMENT_VOLUME: &str = "pipeline";
 
 /// How long a worker that is told to stop is still found by name, in seconds: DNS answers are kept for 5 s by usual servers.
 const UNLISTED_SECONDS: i64 = 5;
@@ -35,7 +36,8 @@ const SPARE_SECONDS: i64 = 10;
 /// empty for the five minutes that are Kubernetes' default.
 const LOST_NODE_SECONDS: i64 = 30;
 
-/// A hash of everything in the pipeline that the template is made from, and of nothing of the operator's own.
+/// A hash of everything in the pipeline that the template is made from, and of nothing of the operator's own: what is not asked for
+/// stands in it under no name, so that a field that a later operator knows changes nothing where it is not used.
 #[must_use]
 pub fn template_inputs(pipeline: &ValidatedPipeline) -> String {
     let worker = &pipeline.worker;
@@ -43,27 +45,19 @@ pub fn template_inputs(pipeline: &ValidatedPipeline) -> String {
         Account::Given(name) => Some(name),
         Account::Made(_) => None,
     };
-    let inputs = json!([
-        pipeline.key.name,
-        pipeline.document,
-        pipeline.placement,
-        pipeline.drain_seconds,
-        worker.image,
-        worker.pull_policy,
-        worker.pull_secrets,
-        account,
-        worker.credentials,
-        worker.requests,
-        worker.limits,
-        worker.disk,
-        worker.env,
-        worker.labels,
-        worker.annotations,
-        worker.restart_at,
-        worker.tokens,
-        worker.certificate,
-    ]);
-    short_hash(inputs.to_string().as_bytes())
+    let inputs = json!({
+        "name": pipeline.key.name,
+        "document": pipeline.document_inputs,
+        "placement": pipeline.placement_inputs,
+        "drainSeconds": pipeline.drain_seconds,
+        "worker": worker.inputs,
+        "account": account,
+        "credentials": worker.credentials,
+        "restartAt": worker.restart_at,
+        "tokens": worker.tokens,
+        "certificate": worker.certificate,
+    });
+    short_hash(sparse(inputs, &Value::Null).to_string().as_bytes())
 }
 
 /// The template of workers' pods.
@@ -73,7 +67,8 @@ pub fn template(pipeline: &ValidatedPipeline, installation: &Installation) -> Po
     let mut pod_labels = worker.labels.clone();
     pod_labels.extend(labels(&pipeline.key.name));
     let mut annotations = worker.annotations.clone();
-    annotations.insert(DOCUMENT_HASH.into(), short_hash(pipeline.document.as_bytes()));
+    // By it workers of former streams are told from those of the present ones.
+    annotations.insert(PLAN_INPUTS.into(), pipeline.plan_inputs.clone());
     if let Some(value) = &worker.restart_at {
         annotations.insert(RESTART_AT.into(), value.clone());
     }
@@ -146,16 +141,18 @@ fn container(pipeline: &ValidatedPipeline, installation: &Installation) -> Conta
     if worker.credentials.is_some() {
         arguments.push(format!("--s3-credentials-dir={KEYS_FOLDER}"));
     }
-    let mut env =
-        vec![EnvVar { name: "TMPDIR".into(), value: Some(CACHE_FOLDER.into()), ..EnvVar::default() }];
-    env.extend(worker.env.iter().cloned());
+    let mut env = worker.env.clone();
+    if !env.iter().any(|variable| variable.name == "TMPDIR") {
+        // The root is read-only.
+        env.push(EnvVar { name: "TMPDIR".into(), value: Some(CACHE_FOLDER.into()), ..EnvVar::default() });
+    }
     let read = |name: &str, folder: &str| VolumeMount {
         name: name.into(),
         mount_path: folder.into(),
         read_only: Some(true),
         ..VolumeMount::default()
     };
-    let mut mounts = vec![read("pipeline", DOCUMENT_FOLDER), read("plan", PLAN_FOLDER)];
+    let mut mounts = vec![read(DOCUMENT_VOLUME, DOCUMENT_FOLDER), read("plan", PLAN_FOLDER)];
     if worker.credentials.is_some() {
         mounts.push(read("s3", KEYS_FOLDER));
     }
@@ -232,7 +229,8 @@ fn volumes(pipeline: &ValidatedPipeline, names: &Names) -> Vec<Volume> {
         ..Volume::default()
     };
     // The first workers start before a plan is agreed on.
-    let mut volumes = vec![map("pipeline", &names.document, false), map("plan", &names.plan, true)];
+    let document = document_name(&pipeline.key.name, &pipeline.document);
+    let mut volumes = vec![map(DOCUMENT_VOLUME, &document, false), map("plan", &names.plan, true)];
     if let Some(secret) = &pipeline.worker.credentials {
         let keys = |keys: &[&str], optional: bool| VolumeProjection {
             secret: Some(SecretProjection {

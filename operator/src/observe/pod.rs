@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, KeyToPath, Pod, PodSpec};
 use kube::ResourceExt as _;
 
-use crate::desired::WORKER;
+use crate::desired::{DOCUMENT_VOLUME, PLAN_INPUTS, WORKER};
 
 /// Says which of a ReplicaSet's pods goes first when it has too many.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -37,6 +37,12 @@ pub struct WorkerPod {
     pub made: i64,
     /// Its template.
     pub template: Option<String>,
+    /// A hash of the part of the spec that decides its plan.
+    pub plan_inputs: Option<String>,
+    /// What it needs, where it has a node and its volumes are not there: Secrets, with their keys.
+    pub waits_for: Option<String>,
+    /// The ConfigMap with what it reads.
+    pub document: Option<String>,
     /// What it costs to delete it, as annotated.
     pub deletion_cost: Option<i32>,
     /// What is wrong with it.
@@ -118,6 +124,11 @@ impl From<Pod> for WorkerPod {
             (None, Some(container)) if !ready => trouble(container),
             _ => None,
         };
+        // Volumes come before the sandbox; an image is only pulled after it.
+        let waits = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
+            && conditions.iter().any(|condition| {
+                condition.type_ == "PodReadyToStartContainers" && condition.status == "False"
+            });
         Self {
             name: pod.name_any(),
             uid: pod.uid().unwrap_or_default(),
@@ -129,6 +140,9 @@ impl From<Pod> for WorkerPod {
             over: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
             made: pod.creation_timestamp().map_or(0, |time| time.0.as_second()),
             template: pod.labels().get(TEMPLATE_HASH).cloned(),
+            plan_inputs: pod.annotations().get(PLAN_INPUTS).cloned(),
+            waits_for: waits.then(|| needs(&pod)),
+            document: pod.spec.as_ref().and_then(document).map(str::to_owned),
             deletion_cost: pod.annotations().get(DELETION_COST).and_then(|cost| cost.parse().ok()),
             trouble,
         }
@@ -142,11 +156,46 @@ impl WorkerPod {
         !self.leaving && !self.over
     }
 
+    /// Whether it reads by other streams than those of these plan inputs.
+    #[must_use]
+    pub fn reads_by_others(&self, inputs: &str) -> bool {
+        self.plan_inputs.as_deref().is_some_and(|theirs| theirs != inputs)
+    }
+
     /// Whether it serves and stays.
     #[must_use]
     pub fn serves(&self) -> bool {
         self.ready && self.stays()
     }
+}
+
+/// The Secrets that a pod mounts, with the keys that must be there.
+fn needs(pod: &Pod) -> String {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let mut secrets = Vec::new();
+    let mut add = |name: &str, items: Option<&Vec<KeyToPath>>, optional: Option<bool>| {
+        let keys: Vec<&str> = items.into_iter().flatten().map(|item| item.key.as_str()).collect();
+        if optional != Some(true) {
+            secrets.push(format!("Secret {name} with {}", keys.join(" and ")));
+        }
+    };
+    for volume in volumes {
+        if let Some(secret) = &volume.secret {
+            add(secret.secret_name.as_deref().unwrap_or_default(), secret.items.as_ref(), secret.optional);
+        }
+        let sources = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
+        for secret in sources.filter_map(|source| source.secret.as_ref()) {
+            add(&secret.name, secret.items.as_ref(), secret.optional);
+        }
+    }
+    if secrets.is_empty() { "the pipeline's ConfigMap".into() } else { secrets.join(", ") }
+}
+
+/// The ConfigMap with what a pod's worker reads.
+#[must_use]
+pub fn document(pod: &PodSpec) -> Option<&str> {
+    let volume = pod.volumes.iter().flatten().find(|volume| volume.name == DOCUMENT_VOLUME)?;
+    Some(&volume.config_map.as_ref()?.name)
 }
 
 /// As it is asked by the kubelet.
@@ -262,6 +311,28 @@ mod tests {
             let found = trouble.as_ref().map(|trouble| (trouble.reason(), trouble.words()));
             assert_eq!(found, expected, "{status}");
         }
+    }
+
+    #[test]
+    fn a_pod_without_its_volumes_names_the_secrets_that_it_needs() {
+        let of = |ready: &str| {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "p"},
+                "spec": {"containers": [], "nodeName": "n1", "volumes": [
+                    {"name": "s3", "projected": {"sources": [
+                        {"secret": {"name": "keys", "items": [{"key": "access-key-id", "path": "a"}, {"key": "secret-access-key", "path": "b"}]}},
+                        {"secret": {"name": "keys", "optional": true, "items": [{"key": "session-token", "path": "c"}]}},
+                    ]}},
+                    {"name": "token", "secret": {"secretName": "tokens", "items": [{"key": "token", "path": "token"}]}},
+                ]},
+                "status": {"conditions": [{"type": "PodReadyToStartContainers", "status": ready}]},
+            }))
+            .unwrap();
+            WorkerPod::from(pod).waits_for
+        };
+        let needs = "Secret keys with access-key-id and secret-access-key, Secret tokens with token";
+        assert_eq!(of("False").as_deref(), Some(needs));
+        assert_eq!(of("True"), None);
     }
 
     #[test]

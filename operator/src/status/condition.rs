@@ -88,8 +88,9 @@ const GOOD: [&str; 6] =
     ["Ready", "SourceReady", "PlanConsistent", "UpToDate", "ScalingActive", "SpreadSatisfied"];
 const BAD: [&str; 2] = ["Degraded", "ScalingLimited"];
 /// What is neither; it comes with every start.
-const EXPECTED: [&str; 8] = [
+const EXPECTED: [&str; 9] = [
     "WorkersStarting",
+    "PlanChanging",
     "Suspended",
     "ReadingData",
     "NoWorkerAnswers",

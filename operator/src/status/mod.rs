@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use feedmill_protocol::pipeline::FieldError;
 use feedmill_protocol::report::{WorkerState, WorkerStatus};
-use k8s_openapi::api::apps::v1::Deployment;
 use feedmill_scaler::{Limit, Reason};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
@@ -44,7 +44,7 @@ pub struct Facts<'a> {
     pub pods: &'a [Arc<WorkerPod>],
     /// Its Deployment, if there is one.
     pub deployment: Option<&'a Deployment>,
-    /// Whether something was written since it looked so.
+    /// Whether something was written since it looked so, or could not be written yet.
     pub deployment_is_old: bool,
     /// What its workers say, by pod.
     pub workers: &'a [(&'a str, &'a WorkerStatus)],
@@ -60,6 +60,8 @@ pub struct Facts<'a> {
     pub up_to_date: bool,
     /// How the size was decided, where the operator decides.
     pub scaled: Option<&'a Scaled>,
+    /// Whether workers of former streams end before new ones are made.
+    pub changing: bool,
     /// What stood in the way.
     pub obstacle: Option<&'a Obstacle>,
 }
@@ -71,6 +73,7 @@ pub fn invalid(
     name: &str,
     generation: i64,
     errors: &[FieldError],
+    pods: &[Arc<WorkerPod>],
     now: Timestamp,
 ) -> DataPipelineStatus {
     let told: Vec<String> = errors.iter().take(5).map(ToString::to_string).collect();
@@ -83,30 +86,36 @@ pub fn invalid(
     DataPipelineStatus {
         observed_generation: Some(generation),
         selector: selector_text(name),
+        // They can be counted without knowing what is wanted.
+        replicas: count(pods.iter().filter(|pod| pod.stays()).count()),
+        ready_replicas: count(pods.iter().filter(|pod| pod.serves()).count()),
         conditions: conditions.done(),
         ..before.clone()
     }
 }
+
+/// The largest whole number that JSON readers keep exactly.
+const MOST_SAMPLES: u64 = (1 << 53) - 1;
 
 /// The status of a pipeline.
 #[must_use]
 pub fn status(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) -> DataPipelineStatus {
     let pipeline = facts.pipeline;
     let staying: Vec<&WorkerPod> = facts.pods.iter().map(Arc::as_ref).filter(|pod| pod.stays()).collect();
-    let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     let serving = count(staying.iter().filter(|pod| pod.ready).count());
     let mut conditions = Conditions::after(&before.conditions, pipeline.generation, now);
     let rollout = match rollout(facts.deployment, pipeline.size.workers) {
         Rollout::Done if facts.deployment_is_old => Rollout::Going,
         other => other,
     };
-    let view = View { facts, serving, staying: &staying, rollout };
+    let view = View { facts, serving, staying: &staying, rollout, now };
     view.ready(&mut conditions);
     view.others(&mut conditions);
-    let samples =
-        facts.workers.iter().flat_map(|(_, status)| &status.streams).map(|(name, stream)| {
-            (name.clone(), i64::try_from(stream.samples_per_epoch).unwrap_or(i64::MAX))
-        });
+    // Of streams that there are, in numbers that every JSON reader has: workers are not believed in everything.
+    let samples = facts.workers.iter().flat_map(|(_, status)| &status.streams);
+    let samples = samples.filter(|(name, _)| pipeline.purposes.iter().any(|(known, _)| known == *name));
+    let samples = samples
+        .map(|(name, stream)| (name.clone(), stream.samples_per_epoch.min(MOST_SAMPLES).cast_signed()));
     let samples: std::collections::BTreeMap<String, i64> = samples.collect();
     DataPipelineStatus {
         observed_generation: Some(pipeline.generation),
@@ -131,8 +140,8 @@ pub fn status(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) ->
 fn scaling(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) -> ScalingStatus {
     let old = before.scaling.clone().unwrap_or_default();
     // A first status is no change of the size.
-    let changed = before.observed_generation.is_some()
-        && before.desired_replicas != facts.pipeline.size.workers;
+    let changed =
+        before.observed_generation.is_some() && before.desired_replicas != facts.pipeline.size.workers;
     let limited_by = facts.scaled.and_then(|scaled| scaled.limited_by);
     ScalingStatus {
         reason: facts.scaled.map(|scaled| scaled.reason.label().to_owned()),
@@ -141,6 +150,10 @@ fn scaling(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) -> Sc
         previous_replicas: if changed { Some(before.desired_replicas) } else { old.previous_replicas },
         ..figures(before.scaling.as_ref(), facts.figures)
     }
+}
+
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 /// Figures that hardly moved stay as they were written.
@@ -208,6 +221,13 @@ pub fn is_replacing(deployment: &Deployment) -> bool {
     status.updated_replicas.unwrap_or_default() < status.replicas.unwrap_or_default()
 }
 
+/// Whether a rollout makes no progress for its deadline.
+#[must_use]
+pub fn is_stuck(deployment: &Deployment) -> bool {
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or_default();
+    rollout(Some(deployment), wanted) == Rollout::Stuck
+}
+
 /// Whether a Deployment has exactly these workers, all of them new and available.
 #[must_use]
 pub fn is_whole(deployment: &Deployment, wanted: i32) -> bool {
@@ -219,7 +239,11 @@ struct View<'a> {
     serving: i32,
     staying: &'a [&'a WorkerPod],
     rollout: Rollout,
+    now: Timestamp,
 }
+
+/// Volumes are there within seconds when what they need is.
+const MOUNTING_SECONDS: i64 = 30;
 
 impl View<'_> {
     /// Ready: whether as many workers serve as are wanted, and if not, the one thing that is most likely in the way.
@@ -238,8 +262,12 @@ impl View<'_> {
                 "Paused",
                 format!("{count}; nothing is changed while the annotation feedmill.dev/pause stands"),
             )
+        } else if facts.changing {
+            (Truth::False, "PlanChanging", self.ending())
         } else if wanted == 0 {
             (Truth::True, "NoWorkersWanted", "spec.replicas is 0".into())
+        } else if let Some(message) = self.serve_another_plan() {
+            (Truth::False, "PlanDiffers", message)
         } else if self.serving >= wanted {
             (Truth::True, "WorkersServe", count)
         } else {
@@ -256,6 +284,9 @@ impl View<'_> {
         if let Some((pod, trouble)) = self.trouble() {
             return (trouble.reason(), troubled(pod, trouble));
         }
+        if let Some((reason, message)) = self.missing() {
+            return (reason, message);
+        }
         let doing = self.facts.workers.iter().find_map(|(pod, status)| {
             let doing = status.doing.as_deref().filter(|_| status.state == WorkerState::Starting)?;
             Some(format!("{pod} is {doing}"))
@@ -266,10 +297,42 @@ impl View<'_> {
         }
     }
 
+    /// Whom new workers wait for.
+    fn ending(&self) -> String {
+        let inputs = &self.facts.pipeline.plan_inputs;
+        let mut former = self.staying.iter().filter(|pod| pod.reads_by_others(inputs));
+        let first = former.next().map(|pod| format!(" ({})", pod.name)).unwrap_or_default();
+        format!(
+            "streams, processor or limits are others; {} workers{first} are ending, and new ones are made when they are gone",
+            self.staying.len()
+        )
+    }
+
     /// The worst that is wrong with a pod.
     fn trouble(&self) -> Option<(&WorkerPod, &Trouble)> {
         let troubled = self.staying.iter().filter_map(|pod| Some((*pod, pod.trouble.as_ref()?)));
         troubled.max_by(|(a_pod, a), (b_pod, b)| (a, &b_pod.name).cmp(&(b, &a_pod.name)))
+    }
+
+    /// What keeps pods from being made at all, or from having their volumes.
+    fn missing(&self) -> Option<(&'static str, String)> {
+        let status = self.facts.deployment.and_then(|deployment| deployment.status.as_ref());
+        let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        let refused = conditions
+            .filter(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True")
+            .find_map(|condition| condition.message.as_deref());
+        if let Some(words) = refused {
+            let remedy = "lift the quota, or correct what the namespace's rules refuse";
+            return Some(("PodsRefused", format!("workers cannot be made: {words}; {remedy}")));
+        }
+        self.staying.iter().find_map(|pod| {
+            let needs = pod.waits_for.as_deref().filter(|_| self.now.as_second() - pod.made >= MOUNTING_SECONDS)?;
+            let message = format!(
+                "{} has no volumes after {MOUNTING_SECONDS} s; is there {needs} in its namespace? `kubectl describe pod` says more",
+                pod.name
+            );
+            Some(("WorkerCannotStart", message))
+        })
     }
 
     fn plans_differ(&self) -> Option<String> {
@@ -280,8 +343,15 @@ impl View<'_> {
         let more = if workers.len() > 1 { format!(" and {} more", workers.len() - 1) } else { String::new() };
         Some(format!(
             "{first}{more} computes plan {theirs} for stream {stream}, the others serve {recorded}: a manifest or the processor's \
-             files were overwritten; restore them, or suspend and resume the pipeline to go on by the new plan"
+             files were overwritten; restore them, or suspend the pipeline until no worker is left and resume it, to go on by the new plan"
         ))
+    }
+
+    /// Whether a worker serves that has another plan than is recorded: who asks gets either.
+    fn serve_another_plan(&self) -> Option<String> {
+        let Consistency::Differ { workers, .. } = self.facts.consistency else { return None };
+        let serves = self.staying.iter().any(|pod| pod.ready && workers.contains(&pod.name));
+        self.plans_differ().filter(|_| serves)
     }
 
     fn others(&self, conditions: &mut Conditions) {
@@ -296,6 +366,7 @@ impl View<'_> {
                     "nothing is changed while the annotation feedmill.dev/pause stands",
                 );
             }
+            _ if facts.changing => conditions.set("Progressing", Truth::True, "PlanChanging", &self.ending()),
             Rollout::Absent if wanted == 0 => {
                 conditions.set("Progressing", Truth::False, "NoWorkersWanted", "")
             }
@@ -308,7 +379,7 @@ impl View<'_> {
             }
             Rollout::Done => conditions.set("Progressing", Truth::False, "Complete", ""),
             Rollout::Stuck => {
-                let message = "no progress for 10 minutes; workers of the former template go on serving; correct the spec";
+                let message = "no progress for 30 minutes; workers of the former template go on serving; correct the spec";
                 conditions.set("Progressing", Truth::False, "ProgressDeadlineExceeded", message);
             }
         }
@@ -320,8 +391,16 @@ impl View<'_> {
             (None, Some((pod, trouble)), _) => {
                 conditions.set("Degraded", Truth::True, trouble.reason(), &troubled(pod, trouble));
             }
-            (None, None, Some(problem)) => conditions.set("Degraded", Truth::True, "WorkerProblem", &problem),
-            (None, None, None) => conditions.set("Degraded", Truth::False, "AsExpected", ""),
+            (None, None, problem) => match (self.plans_differ(), self.missing(), problem) {
+                (Some(message), _, _) => conditions.set("Degraded", Truth::True, "PlanDiffers", &message),
+                (None, Some((reason, message)), _) => {
+                    conditions.set("Degraded", Truth::True, reason, &message)
+                }
+                (None, None, Some(problem)) => {
+                    conditions.set("Degraded", Truth::True, "WorkerProblem", &problem)
+                }
+                (None, None, None) => conditions.set("Degraded", Truth::False, "AsExpected", ""),
+            },
         }
         if pipeline.size.suspended {
             let message = format!("{} workers are still ending", self.staying.len());
@@ -389,7 +468,12 @@ impl View<'_> {
                 conditions.set("ScalingActive", Truth::True, "External", message);
             }
             (AutoscalingMode::Internal, None) => {
-                conditions.set("ScalingActive", Truth::False, "Resting", "nothing is decided while the pipeline is suspended or paused");
+                conditions.set(
+                    "ScalingActive",
+                    Truth::False,
+                    "Resting",
+                    "nothing is decided while the pipeline is suspended or paused",
+                );
             }
             (AutoscalingMode::Internal, Some(scaled)) => {
                 let blind = matches!(scaled.reason, Reason::Lost { .. } | Reason::Fallback { .. });
@@ -406,7 +490,8 @@ impl View<'_> {
                 conditions.set("ScalingLimited", Truth::True, reason, &message);
             }
             (None, Some(Limit::Max)) => {
-                let message = format!("more than {wanted} workers would be wanted; raise spec.autoscaling.maxReplicas");
+                let message =
+                    format!("more than {wanted} workers would be wanted; raise spec.autoscaling.maxReplicas");
                 conditions.set("ScalingLimited", Truth::True, "MaxReplicas", &message);
             }
             // The least is what an idle fleet is to have, and a step goes on by itself.
@@ -459,17 +544,16 @@ fn words(obstacle: &Obstacle) -> (&'static str, String) {
             format!("{what} exists and is not this pipeline's; remove it or give the pipeline another name"),
         ),
         Obstacle::Refused(what) => ("ApplyFailed", format!("the API server refuses: {what}")),
-        Obstacle::Forbidden(what) => (
-            "Forbidden",
-            format!(
-                "the operator may not: {what}; give its role that verb, as the chart does, or lift the quota"
-            ),
-        ),
+        Obstacle::Forbidden(what) => {
+            ("Forbidden", format!("the operator may not: {what}; give its role that verb, as the chart does"))
+        }
     }
 }
 
 /// Conditions and counts are written at once, but not more often than this.
 const AT_ONCE: Duration = Duration::from_secs(5);
+/// Words alone, such as how much has been read, are written at most this often.
+const WORDS: Duration = Duration::from_secs(15);
 /// Figures alone are written at most this often.
 const FIGURES: Duration = Duration::from_secs(60);
 
@@ -484,13 +568,17 @@ pub fn due(
     if before == new {
         return None;
     }
-    // Words hold figures, too: a condition that is as before for the same reason is no haste.
-    let rest = |status: &DataPipelineStatus| {
-        let mut rest = DataPipelineStatus { scaling: None, ..status.clone() };
+    let rest = |status: &DataPipelineStatus| DataPipelineStatus { scaling: None, ..status.clone() };
+    let wordless = |status: &DataPipelineStatus| {
+        let mut rest = rest(status);
         rest.conditions.iter_mut().for_each(|condition| condition.message.clear());
         rest
     };
-    let pause = if rest(before) == rest(new) { FIGURES } else { AT_ONCE };
+    let pause = match (rest(before) == rest(new), wordless(before) == wordless(new)) {
+        (true, _) => FIGURES,
+        (false, true) => WORDS,
+        (false, false) => AT_ONCE,
+    };
     Some(
         written
             .map_or(Duration::ZERO, |written| pause.saturating_sub(now.saturating_duration_since(written))),

@@ -1,0 +1,92 @@
+//! The size of a pipeline that the operator scales: looked at before anything is applied, told and kept afterwards.
+
+use std::time::Instant;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+
+use super::{Context, Observed};
+use crate::apply::{ApplyError, ours};
+use crate::desired::{MANAGER, Names, metadata};
+use crate::plan::Agreed;
+use crate::scale::{STATE, Scaled, Sight};
+use crate::status::{self, Edge};
+use crate::types::{DataPipeline, DataPipelineStatus};
+use crate::validate::ValidatedPipeline;
+
+impl Context {
+    /// How many workers there should be, where the operator decides that.
+    pub(super) fn scale(
+        &self,
+        pipeline: &mut ValidatedPipeline,
+        observed: &Observed,
+        now: Instant,
+    ) -> Option<Scaled> {
+        let spec = pipeline.scaling.clone().filter(|_| !pipeline.size.suspended && !pipeline.paused);
+        let Some(spec) = spec else {
+            self.scalers.forget(&pipeline.key);
+            return None;
+        };
+        let deployment = observed.deployment.as_deref();
+        let wanted = deployment.and_then(|deployment| deployment.spec.as_ref()?.replicas);
+        let ready = observed.pods.iter().filter(|pod| pod.stays() && pod.ready).count();
+        let agreed = observed.plan.as_deref().map(Agreed::read);
+        let answers = observed.pods.iter().filter(|pod| pod.stays());
+        let sight = Sight {
+            wanted,
+            ready: i32::try_from(ready).unwrap_or(i32::MAX),
+            rollout: deployment.is_some_and(status::is_replacing),
+            answers: answers.filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?))).collect(),
+            agreed: agreed.as_ref(),
+            kept: observed.scaling.as_deref(),
+        };
+        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
+        let scaled = self.scalers.look(pipeline, &spec, &sight, now, now_ms);
+        if scaled.fresh {
+            self.metrics.decided(&pipeline.key, scaled.reason.label());
+        }
+        pipeline.size.workers = scaled.workers;
+        Some(scaled)
+    }
+
+    /// Each change of the size is told, with its reason.
+    pub(super) async fn tell_size(&self, raw: &DataPipeline, before: &DataPipelineStatus, scaled: &Scaled) {
+        let (from, to) = (before.desired_replicas, scaled.workers);
+        if !scaled.fresh || from == to || before.observed_generation.is_none() {
+            return;
+        }
+        let reason = if to > from { "ScaledUp" } else { "ScaledDown" };
+        let note = format!("from {from} to {to} workers: {}", scaled.reason);
+        self.tell(raw, Edge { warning: false, reason: reason.into(), note }).await;
+    }
+
+    /// What this decision leaves to the next is kept, for the case that another operator makes that one.
+    pub(super) async fn keep_scaling(
+        &self,
+        pipeline: &ValidatedPipeline,
+        scaled: &Scaled,
+    ) -> Result<(), ApplyError> {
+        let Some(state) = &scaled.keep else { return Ok(()) };
+        let names = Names::of(&pipeline.key.name);
+        let map = ConfigMap {
+            metadata: metadata(pipeline, &names.scaling),
+            data: Some([(STATE.to_owned(), state.clone())].into()),
+            ..ConfigMap::default()
+        };
+        let found = self.caches.maps.get(&pipeline.key, &names.scaling);
+        if found.is_some() && ours(found, &pipeline.uid).is_none() {
+            return Err(ApplyError::NameConflict(format!("ConfigMap {}", names.scaling)));
+        }
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        self.metrics.written("ConfigMap");
+        let parameters = PatchParams::apply(MANAGER).force();
+        api.patch(&names.scaling, &parameters, &Patch::Apply(&map))
+            .await
+            .map_err(|source| ApplyError::Api { what: format!("ConfigMap {}", names.scaling), source })?;
+        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
+        self.scalers.kept(&pipeline.key, now_ms);
+        Ok(())
+    }
+}
