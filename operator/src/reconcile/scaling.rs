@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
+use kube::{Api, Resource as _};
 use kube::api::{Patch, PatchParams};
 
 use super::{Context, Observed};
@@ -14,7 +14,7 @@ use crate::plan::Agreed;
 use crate::scale::{STATE, Scaled, Sight};
 use crate::status::{self, Edge};
 use crate::types::{DataPipeline, DataPipelineStatus};
-use crate::validate::ValidatedPipeline;
+use crate::validate::{Key, ValidatedPipeline};
 
 impl Context {
     /// How many workers there should be, where the operator decides that.
@@ -59,7 +59,8 @@ impl Context {
         }
         let reason = if to > from { "ScaledUp" } else { "ScaledDown" };
         let note = format!("from {from} to {to} workers: {}", scaled.reason);
-        self.tell(raw, Edge { warning: false, reason: reason.into(), note }).await;
+        let edge = Edge { warning: false, reason: reason.into(), note };
+        self.tell(&raw.object_ref(&()), &Key::of(raw), edge).await;
     }
 
     /// What this decision leaves to the next is kept, for the case that another operator makes that one.

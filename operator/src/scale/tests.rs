@@ -70,7 +70,7 @@ impl World {
             if number == 0 && self.wait.is_some() && self.heard {
                 status.reports = vec![self.report()];
             }
-            (status.worker.clone(), Seen { at: now, answer: Ok(Arc::new(status)) })
+            (status.worker.clone(), Seen { at: now, answer: Ok(Arc::new(status)), misses: 0 })
         };
         (0..self.workers).map(of).collect()
     }
@@ -168,7 +168,7 @@ fn workers_that_do_not_answer_are_lost_ones_and_nothing_shrinks() {
     world.wait = Some(0.8);
     world.looks(4);
     let now = world.begin + Duration::from_secs(world.seconds + 10);
-    let silent = |number: i32| (format!("w{number}"), Seen { at: now, answer: Err(ScrapeError::Timeout) });
+    let silent = |number: i32| (format!("w{number}"), Seen { at: now, answer: Err(ScrapeError::Timeout), misses: 1 });
     let sight = Sight {
         wanted: Some(6),
         ready: 6,

@@ -568,7 +568,13 @@ pub fn due(
     if before == new {
         return None;
     }
-    let rest = |status: &DataPipelineStatus| DataPipelineStatus { scaling: None, ..status.clone() };
+    let rest = |status: &DataPipelineStatus| {
+        let mut rest = DataPipelineStatus { scaling: None, ..status.clone() };
+        // The sentence of a decision is made of figures.
+        let sentences = rest.conditions.iter_mut().filter(|condition| condition.type_ == "ScalingActive");
+        sentences.for_each(|condition| condition.message.clear());
+        rest
+    };
     let wordless = |status: &DataPipelineStatus| {
         let mut rest = rest(status);
         rest.conditions.iter_mut().for_each(|condition| condition.message.clear());

@@ -33,6 +33,7 @@ struct Case {
     deployment: Option<Deployment>,
     deployment_is_old: bool,
     changing: bool,
+    scaled: Option<Scaled>,
     workers: Vec<(&'static str, WorkerStatus)>,
     consistency: Option<Consistency>,
     obstacle: Option<Obstacle>,
@@ -54,6 +55,7 @@ impl Case {
             placement: PlacementStatus { nodes: 1, max_per_node: 1, skew: Some(0) },
             figures: Figures::default(),
             up_to_date: true,
+            scaled: self.scaled.as_ref(),
             changing: self.changing,
             obstacle: self.obstacle.as_ref(),
         };
@@ -241,10 +243,10 @@ fn news_is_told_once() {
 fn figures_alone_are_written_seldom_and_only_when_they_moved() {
     let figures_of = |wait, ranks| Figures { ranks, wait_permille: Some(wait), queue_fill_percent: Some(50) };
     let first = figures(None, figures_of(20, 8));
-    assert_eq!(figures(Some(first), figures_of(69, 8)), first);
-    let moved = figures(Some(first), figures_of(70, 8));
+    assert_eq!(figures(Some(&first), figures_of(69, 8)), first);
+    let moved = figures(Some(&first), figures_of(70, 8));
     assert_eq!(moved.wait_permille, Some(70));
-    assert_eq!(figures(Some(first), figures_of(20, 7)).reporting_ranks, 7);
+    assert_eq!(figures(Some(&first), figures_of(20, 7)).reporting_ranks, 7);
     let (before, mut after) = (
         DataPipelineStatus { scaling: Some(first), ..DataPipelineStatus::default() },
         DataPipelineStatus::default(),
@@ -266,6 +268,42 @@ fn figures_alone_are_written_seldom_and_only_when_they_moved() {
         DataPipelineStatus { conditions: conditions.done(), ..DataPipelineStatus::default() }
     };
     assert_eq!(due(&reading("1 of 9"), &reading("2 of 9"), Some(t), t + seconds(5)), Some(seconds(10)));
+}
+
+#[test]
+fn a_size_that_the_operator_decides_has_its_reason_and_says_when_nobody_can_be_seen() {
+    let scaled = |reason, limited_by| Scaled {
+        workers: 8,
+        reason,
+        limited_by,
+        fresh: true,
+        next: Duration::from_secs(10),
+        keep: None,
+    };
+    let enough = |wait| Reason::Enough { wait, needed: None };
+    let of = |scaled| Case {
+        lines: "replicas: 8\nautoscaling: {mode: Internal, maxReplicas: 8}",
+        scaled: Some(scaled),
+        ..Case::default()
+    };
+    let well = of(scaled(enough(0.0), None)).status(&DataPipelineStatus::default(), 0);
+    assert_eq!(short(&well, "ScalingActive"), ("True".into(), "Enough".into()));
+    assert_eq!(short(&well, "ScalingLimited"), ("False".into(), "WithinBounds".into()));
+    assert_eq!(well.scaling.as_ref().unwrap().reason.as_deref(), Some("Enough"));
+    let full = of(scaled(enough(0.5), Some(Limit::Max))).status(&well, 10);
+    assert_eq!(short(&full, "ScalingLimited"), ("True".into(), "MaxReplicas".into()));
+    assert_eq!(full.scaling.as_ref().unwrap().limited_by.as_deref(), Some("Max"));
+    let lost = Reason::LABELS.iter().find(|label| **label == "ReportsLost").unwrap();
+    let blind: Reason = serde_json::from_value(json!({"Lost": {"why": "Nobody", "windows": 1}})).unwrap();
+    let blind = of(scaled(blind, None)).status(&well, 20);
+    assert_eq!(short(&blind, "ScalingActive"), ("False".into(), (*lost).into()));
+    assert!(edges(&well.conditions, &blind.conditions).iter().any(|edge| edge.warning && edge.reason == *lost));
+    // Another figure in the sentence is no haste.
+    let other = of(scaled(enough(0.01), None)).status(&well, 30);
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    let t = Instant::now();
+    assert_ne!(other, well);
+    assert_eq!(due(&well, &other, Some(t), t), Some(FIGURES));
 }
 
 #[test]
