@@ -1,15 +1,19 @@
 //! Takes what workers say of their plans, gives the plan that is recorded and whether all agree. Pure.
 //!
+//! Workers of former streams must be gone before one of the new streams is made: both have the same name and would be asked in turn.
+//!
 //! The first plan that all serving workers agree on is recorded and mounted by workers; one that computes another stays
 //! unready. So data that changes under a running training is seen, and never mixed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use feedmill_protocol::report::{WorkerState, WorkerStatus};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 
 use crate::desired::PLAN_INPUTS;
+use crate::observe::WorkerPod;
 
 /// A recorded plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +53,33 @@ pub enum Consistency {
         /// What is recorded, or what the others have.
         recorded: String,
     },
+}
+
+/// Whether workers must be gone first, and are not: all of a pipeline that is suspended, else those that read by other streams. A
+/// Deployment that may still make such a worker counts like one.
+#[must_use]
+pub fn is_ending(
+    inputs: &str,
+    suspended: bool,
+    deployment: Option<&Deployment>,
+    deployment_is_old: bool,
+    pods: &[&WorkerPod],
+) -> bool {
+    let makes_others = |deployment: &&Deployment| {
+        let template = deployment.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref());
+        let theirs = template.and_then(|metadata| metadata.annotations.as_ref()?.get(PLAN_INPUTS));
+        suspended || theirs.is_some_and(|theirs| theirs != inputs)
+    };
+    pods.iter().any(|pod| pod.stays() && (suspended || pod.reads_by_others(inputs)))
+        || deployment.filter(makes_others).is_some_and(|deployment| deployment_is_old || has_workers(deployment))
+}
+
+/// Whether a Deployment has workers or may be about to make one.
+fn has_workers(deployment: &Deployment) -> bool {
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let Some(status) = &deployment.status else { return true };
+    let is_seen = status.observed_generation >= deployment.metadata.generation;
+    wanted != 0 || !is_seen || status.replicas.unwrap_or_default() != 0
 }
 
 /// Decides which plan stands recorded, and whether the workers agree with it.
@@ -142,6 +173,38 @@ mod tests {
         assert_eq!(decide("j", false, Some(agreed("a")), &[]).0, None);
         let renewed = decide("j", false, Some(agreed("x")), &[("w1", &one)]).0.unwrap();
         assert_eq!((renewed.inputs.as_str(), renewed.digests["train"].as_str()), ("j", "a"));
+    }
+
+    #[test]
+    fn no_worker_of_new_streams_is_made_while_one_of_the_former_may_serve() {
+        let pod = |inputs: &str| WorkerPod { plan_inputs: Some(inputs.into()), ..WorkerPod::default() };
+        let (old, new, unknown) = (pod("i"), pod("j"), WorkerPod::default());
+        let leaving = WorkerPod { leaving: true, ..pod("i") };
+        let deployment = |inputs: &str, replicas: i32, seen: i64, there: i32| -> Deployment {
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"generation": 2},
+                "spec": {"replicas": replicas, "selector": {}, "template": {"metadata": {"annotations": {PLAN_INPUTS: inputs}}}},
+                "status": {"observedGeneration": seen, "replicas": there},
+            }))
+            .unwrap()
+        };
+        let ends = |suspended, deployment: &Deployment, pods: &[&WorkerPod]| {
+            is_ending("j", suspended, Some(deployment), false, pods)
+        };
+        // One of the former streams stays, whatever the Deployment makes by now.
+        assert!(ends(false, &deployment("j", 2, 2, 2), &[&new, &old]));
+        assert!(!ends(false, &deployment("j", 2, 2, 2), &[&new, &leaving, &unknown]));
+        // None is seen, and one may come: it is wanted, its end was not noticed yet, or it is counted.
+        assert!(ends(false, &deployment("i", 2, 2, 0), &[]));
+        assert!(ends(false, &deployment("i", 0, 1, 0), &[]));
+        assert!(ends(false, &deployment("i", 0, 2, 1), &[]));
+        assert!(!ends(false, &deployment("i", 0, 2, 0), &[&leaving]));
+        assert!(is_ending("j", false, Some(&deployment("i", 0, 2, 0)), true, &[]));
+        // Suspended, all of them go.
+        assert!(ends(true, &deployment("j", 0, 2, 0), &[&new]));
+        assert!(ends(true, &deployment("j", 2, 2, 2), &[]));
+        assert!(!ends(true, &deployment("j", 0, 2, 0), &[&leaving]));
+        assert!(!is_ending("j", true, None, false, &[]));
     }
 
     #[test]

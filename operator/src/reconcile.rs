@@ -205,13 +205,22 @@ impl Context {
         pipeline: &ValidatedPipeline,
         observed: &Observed,
     ) -> (Result<(), ApplyError>, Decided) {
-        let workers = observed.workers();
         let recorded = observed.plan.as_deref().map(Agreed::read);
-        let (agreed, consistency) =
-            plan::decide(&pipeline.plan_inputs, pipeline.size.suspended, recorded, &workers);
+        let (inputs, suspended) = (&pipeline.plan_inputs, pipeline.size.suspended);
+        let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        let deployment = observed.deployment.as_deref();
+        let is_old = deployment.is_some_and(|found| self.generations.is_old(&pipeline.key, found));
         let kept: Vec<&ControllerRevision> = observed.revisions.iter().map(Arc::as_ref).collect();
         let choice = template::choose(pipeline, &self.installation, &kept);
-        let decided = Decided { agreed, consistency, up_to_date: choice.current };
+        let up_to_date = choice.current;
+        if plan::is_ending(inputs, suspended, deployment, is_old, &pods) {
+            let consistency = plan::Consistency::Unknown;
+            let decided = Decided { agreed: recorded, consistency, up_to_date, changing: !suspended };
+            let result = if pipeline.paused { Ok(()) } else { self.end(pipeline, observed).await };
+            return (result, decided);
+        }
+        let (agreed, consistency) = plan::decide(inputs, suspended, recorded, &observed.workers_of(inputs));
+        let decided = Decided { agreed, consistency, up_to_date, changing: false };
         if pipeline.paused {
             return (Ok(()), decided);
         }
@@ -228,12 +237,22 @@ impl Context {
                 uid: &pipeline.uid,
             };
             applier.apply(&wanted, pipeline.size.suspended).await?;
-            self.resize(pipeline, observed).await?;
+            self.resize(pipeline, pipeline.size.workers, observed).await?;
             self.even_out(pipeline, observed).await?;
             self.drop_templates(pipeline, &choice).await
         }
         .await;
         (result, decided)
+    }
+
+    /// Takes all workers away and writes nothing else: what they were made from, and their plan, stay as long as one of them does.
+    async fn end(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
+        let name = Names::of(&pipeline.key.name).worker;
+        let others = self.caches.deployments.get(&pipeline.key, &name);
+        if others.is_some_and(|found| ours(Some(found), &pipeline.uid).is_none()) {
+            return Err(ApplyError::NameConflict(format!("Deployment {name}")));
+        }
+        self.resize(pipeline, 0, observed).await
     }
 
     async fn keep_template(
@@ -277,13 +296,18 @@ impl Context {
     }
 
     /// The number of workers, and before it is lowered the marks of those that go.
-    async fn resize(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
+    async fn resize(
+        &self,
+        pipeline: &ValidatedPipeline,
+        wanted: i32,
+        observed: &Observed,
+    ) -> Result<(), ApplyError> {
         let names = Names::of(&pipeline.key.name);
         // Just created: the watch wakes this pipeline again.
         let Some(deployment) = &observed.deployment else { return Ok(()) };
         let current = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
         let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
-        let step = size::step(current, pipeline.size.workers, &pods);
+        let step = size::step(current, wanted, &pods);
         let marks = step.mark.iter().map(|name| (name, json!(FIRST_TO_GO.to_string())));
         let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
@@ -376,6 +400,7 @@ impl Context {
             placement: spread::measure(&pipeline.placement, labels, &pods, nodes.as_deref()),
             figures: figures(&statuses, &|stream| pipeline.trains(stream)),
             up_to_date: decided.up_to_date,
+            changing: decided.changing,
             obstacle,
         };
         status::status(before, &facts, Timestamp::now())
@@ -503,6 +528,15 @@ impl Observed {
     fn workers(&self) -> Vec<(&str, &WorkerStatus)> {
         self.answers.iter().map(|(pod, status)| (pod.as_str(), status.as_ref())).collect()
     }
+
+    /// Those that read by the present streams.
+    fn workers_of(&self, inputs: &str) -> Vec<(&str, &WorkerStatus)> {
+        let others: Vec<&str> =
+            self.pods.iter().filter(|pod| pod.reads_by_others(inputs)).map(|pod| pod.name.as_str()).collect();
+        let mut workers = self.workers();
+        workers.retain(|(pod, _)| !others.contains(pod));
+        workers
+    }
 }
 
 /// What was decided on the way.
@@ -510,6 +544,8 @@ struct Decided {
     agreed: Option<Agreed>,
     consistency: plan::Consistency,
     up_to_date: bool,
+    /// Whether workers of former streams end before new ones are made.
+    changing: bool,
 }
 
 impl ValidatedPipeline {

@@ -101,6 +101,94 @@ async fn a_suspended_pipeline_that_never_ran_gets_no_workers() {
     stop(operator).await;
 }
 
+/// Does what the Deployment's controller does: as many pods of the present template as are wanted, and no others.
+fn deploy(server: &Server, name: &str) {
+    let worker = format!("{name}-worker");
+    let deployment = server.get(DEPLOYMENTS, "team", &worker).unwrap();
+    let (wanted, template) = (replicas(server, &worker).unwrap(), &deployment["spec"]["template"]);
+    for number in 0.. {
+        let pod = format!("{name}-{number}");
+        if server.get(PODS, "team", &pod).is_some() {
+            server.remove(PODS, "team", &pod);
+        } else if number >= wanted {
+            break;
+        }
+        if number < wanted {
+            let mut object = template.clone();
+            object["metadata"]["name"] = pod.into();
+            object["metadata"]["namespace"] = "team".into();
+            object["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+            server.put(PODS, object);
+        }
+    }
+    server.change(DEPLOYMENTS, "team", &worker, |object| {
+        object["status"] = json!({"observedGeneration": object["metadata"]["generation"], "replicas": wanted,
+            "updatedReplicas": wanted, "availableReplicas": wanted, "readyReplicas": wanted});
+    });
+}
+
+fn plan_inputs(server: &Server, name: &str) -> Value {
+    server.get(DEPLOYMENTS, "team", name).unwrap()["spec"]["template"]["metadata"]["annotations"]["feedmill.dev/plan-inputs"]
+        .clone()
+}
+
+#[tokio::test]
+async fn other_streams_that_come_and_are_resumed_at_once_are_not_served_beside_the_former() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let running = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    server
+        .until("they serve", |server| reason(server, "fleet", "Progressing").as_deref() == Some("Complete"))
+        .await;
+    let former = plan_inputs(&server, "fleet-worker");
+    // Suspended, changed and resumed faster than the operator looks: it sees another seed and nothing else.
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["streams"][0]["seed"] = json!(7));
+    server
+        .until("it is told", |server| reason(server, "fleet", "Ready").as_deref() == Some("PlanChanging"))
+        .await;
+    server.until("all are to go", |server| replicas(server, "fleet-worker") == Some(0)).await;
+    // While they stay nothing is made of the new streams, whoever looks.
+    stop(running).await;
+    let running = operator(&server);
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["drainSeconds"] = json!(30));
+    server
+        .until("it is looked at again", |server| {
+            let object = server.get(PIPELINES, "team", "fleet").unwrap();
+            object["status"]["observedGeneration"] == object["metadata"]["generation"]
+        })
+        .await;
+    assert_eq!((plan_inputs(&server, "fleet-worker"), replicas(&server, "fleet-worker")), (former.clone(), Some(0)));
+    deploy(&server, "fleet");
+    server.until("2 are wanted again", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    assert_ne!(plan_inputs(&server, "fleet-worker"), former);
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn a_fleet_that_is_suspended_goes_before_anything_of_it_is_written_anew() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    let (writes, former) = (server.writes().len(), plan_inputs(&server, "fleet-worker"));
+    server.change(PIPELINES, "team", "fleet", |object| {
+        object["spec"]["suspend"] = json!(true);
+        object["spec"]["streams"][0]["seed"] = json!(7);
+    });
+    server.until("all are to go", |server| replicas(server, "fleet-worker") == Some(0)).await;
+    let first = server.writes().split_off(writes);
+    let first = first.iter().find(|write| !write.contains("/status"));
+    assert_eq!(first.unwrap(), "PATCH apis/apps/v1/deployments fleet-worker");
+    assert_eq!(plan_inputs(&server, "fleet-worker"), former);
+    deploy(&server, "fleet");
+    server.until("its template is the new one", |server| plan_inputs(server, "fleet-worker") != former).await;
+    assert_eq!(replicas(&server, "fleet-worker"), Some(0));
+    stop(operator).await;
+}
+
 #[tokio::test]
 async fn an_object_of_somebody_else_is_never_taken_over() {
     let server = Server::start().await;

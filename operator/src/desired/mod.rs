@@ -31,7 +31,7 @@ pub const MANAGER: &str = "feedmill-operator";
 pub const SIZE_MANAGER: &str = "feedmill-operator-size";
 /// The pipeline's name, as a label.
 pub const PIPELINE: &str = "feedmill.dev/pipeline";
-/// A hash of the spec that a recorded plan belongs to, as an annotation.
+/// A hash of the spec that decides bytes, as an annotation of the recorded plan that belongs to it and of the pods that read by it.
 pub const PLAN_INPUTS: &str = "feedmill.dev/plan-inputs";
 /// What the container and its port are called.
 pub const WORKER: &str = "worker";

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::json;
 
-use super::{Installation, Names, PORT, WORKER, labels, select};
+use super::{Installation, Names, PLAN_INPUTS, PORT, WORKER, labels, select};
 use crate::types::{GpuNodes, PlacementSpec, SpreadMode, WhenUnsatisfiable};
 use crate::validate::{Account, RESTART_AT, ValidatedPipeline, short_hash};
 
@@ -74,6 +74,8 @@ pub fn template(pipeline: &ValidatedPipeline, installation: &Installation) -> Po
     pod_labels.extend(labels(&pipeline.key.name));
     let mut annotations = worker.annotations.clone();
     annotations.insert(DOCUMENT_HASH.into(), short_hash(pipeline.document.as_bytes()));
+    // By it workers of former streams are told from those of the present ones.
+    annotations.insert(PLAN_INPUTS.into(), pipeline.plan_inputs.clone());
     if let Some(value) = &worker.restart_at {
         annotations.insert(RESTART_AT.into(), value.clone());
     }

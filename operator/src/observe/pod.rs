@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt as _;
 
-use crate::desired::WORKER;
+use crate::desired::{PLAN_INPUTS, WORKER};
 
 /// Says which of a ReplicaSet's pods goes first when it has too many.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -37,6 +37,8 @@ pub struct WorkerPod {
     pub made: i64,
     /// Its template.
     pub template: Option<String>,
+    /// A hash of the spec by which it reads; none of pods that were made before that was annotated.
+    pub plan_inputs: Option<String>,
     /// What it costs to delete it, as annotated.
     pub deletion_cost: Option<i32>,
     /// What is wrong with it.
@@ -129,6 +131,7 @@ impl From<Pod> for WorkerPod {
             over: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
             made: pod.creation_timestamp().map_or(0, |time| time.0.as_second()),
             template: pod.labels().get(TEMPLATE_HASH).cloned(),
+            plan_inputs: pod.annotations().get(PLAN_INPUTS).cloned(),
             deletion_cost: pod.annotations().get(DELETION_COST).and_then(|cost| cost.parse().ok()),
             trouble,
         }
@@ -140,6 +143,12 @@ impl WorkerPod {
     #[must_use]
     pub fn stays(&self) -> bool {
         !self.leaving && !self.over
+    }
+
+    /// Whether it reads by other streams than those of these plan inputs.
+    #[must_use]
+    pub fn reads_by_others(&self, inputs: &str) -> bool {
+        self.plan_inputs.as_deref().is_some_and(|theirs| theirs != inputs)
     }
 
     /// Whether it serves and stays.

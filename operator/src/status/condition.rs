@@ -87,8 +87,15 @@ pub struct Edge {
 const GOOD: [&str; 5] = ["Ready", "SourceReady", "PlanConsistent", "UpToDate", "SpreadSatisfied"];
 const BAD: [&str; 2] = ["Degraded", "ScalingLimited"];
 /// What is neither; it comes with every start.
-const EXPECTED: [&str; 6] =
-    ["WorkersStarting", "Suspended", "ReadingData", "NoWorkerAnswers", "NoPlanYet", "NodesUnknown"];
+const EXPECTED: [&str; 7] = [
+    "WorkersStarting",
+    "Suspended",
+    "PlanChanging",
+    "ReadingData",
+    "NoWorkerAnswers",
+    "NoPlanYet",
+    "NodesUnknown",
+];
 
 /// What changed between two statuses, once each: a condition that is true or false as before, for the same reason, is no news.
 #[must_use]

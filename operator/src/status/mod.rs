@@ -55,6 +55,8 @@ pub struct Facts<'a> {
     pub figures: Figures,
     /// Whether workers are made as this operator would make them now.
     pub up_to_date: bool,
+    /// Whether workers of former streams end before new ones are made.
+    pub changing: bool,
     /// What stood in the way.
     pub obstacle: Option<&'a Obstacle>,
 }
@@ -209,6 +211,8 @@ impl View<'_> {
                 "Paused",
                 format!("{count}; nothing is changed while the annotation feedmill.dev/pause stands"),
             )
+        } else if facts.changing {
+            (Truth::False, "PlanChanging", self.ending())
         } else if wanted == 0 {
             (Truth::True, "NoWorkersWanted", "spec.replicas is 0".into())
         } else if self.serving >= wanted {
@@ -237,6 +241,17 @@ impl View<'_> {
         }
     }
 
+    /// Whom new workers wait for.
+    fn ending(&self) -> String {
+        let inputs = &self.facts.pipeline.plan_inputs;
+        let mut former = self.staying.iter().filter(|pod| pod.reads_by_others(inputs));
+        let first = former.next().map(|pod| format!(" ({})", pod.name)).unwrap_or_default();
+        format!(
+            "streams, processor or limits are others; {} workers{first} are ending, and new ones are made when they are gone",
+            self.staying.len()
+        )
+    }
+
     /// The worst that is wrong with a pod.
     fn trouble(&self) -> Option<(&WorkerPod, &Trouble)> {
         let troubled = self.staying.iter().filter_map(|pod| Some((*pod, pod.trouble.as_ref()?)));
@@ -251,7 +266,7 @@ impl View<'_> {
         let more = if workers.len() > 1 { format!(" and {} more", workers.len() - 1) } else { String::new() };
         Some(format!(
             "{first}{more} computes plan {theirs} for stream {stream}, the others serve {recorded}: a manifest or the processor's \
-             files were overwritten; restore them, or suspend and resume the pipeline to go on by the new plan"
+             files were overwritten; restore them, or suspend the pipeline until no worker is left and resume it, to go on by the new plan"
         ))
     }
 
@@ -267,6 +282,7 @@ impl View<'_> {
                     "nothing is changed while the annotation feedmill.dev/pause stands",
                 );
             }
+            _ if facts.changing => conditions.set("Progressing", Truth::True, "PlanChanging", &self.ending()),
             Rollout::Absent if wanted == 0 => {
                 conditions.set("Progressing", Truth::False, "NoWorkersWanted", "")
             }

@@ -32,6 +32,7 @@ struct Case {
     pods: Vec<Arc<WorkerPod>>,
     deployment: Option<Deployment>,
     deployment_is_old: bool,
+    changing: bool,
     workers: Vec<(&'static str, WorkerStatus)>,
     consistency: Option<Consistency>,
     obstacle: Option<Obstacle>,
@@ -53,6 +54,7 @@ impl Case {
             placement: PlacementStatus { nodes: 1, max_per_node: 1, skew: Some(0) },
             figures: Figures::default(),
             up_to_date: true,
+            changing: self.changing,
             obstacle: self.obstacle.as_ref(),
         };
         status(before, &facts, at(now))
@@ -113,6 +115,7 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             "False",
             "PlanDiffers",
         ),
+        (Case { pods: vec![pod("a", true)], changing: true, ..Case::default() }, "False", "PlanChanging"),
         (
             Case { obstacle: Some(Obstacle::NameConflict("Service a".into())), ..Case::default() },
             "False",
