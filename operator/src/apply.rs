@@ -75,6 +75,10 @@ impl Applied {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(of, (wanted, found));
     }
 
+    fn drop(&self, of: &(Key, String)) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(of);
+    }
+
     /// A pipeline is gone.
     pub fn forget(&self, pipeline: &Key) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(key, _), _| key != pipeline);
@@ -216,7 +220,10 @@ impl Applier<'_> {
     }
 
     /// Takes one object away, if there is one of ours.
-    async fn gone<K>(&self, name: &str, cache: &Cache<K>) -> Result<(), ApplyError>
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn gone<K>(&self, name: &str, cache: &Cache<K>) -> Result<(), ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
     {
@@ -227,6 +234,7 @@ impl Applier<'_> {
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.key.namespace);
         let this = Preconditions { uid: found.uid(), resource_version: None };
         self.metrics.written(&K::kind(&()));
+        self.applied.drop(&(self.key.clone(), format!("{} {name}", K::kind(&()))));
         match api.delete(name, &DeleteParams::background().preconditions(this)).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),

@@ -25,9 +25,11 @@ use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::json;
 
 use crate::apply::{Applied, Applier, ApplyError, Generations, ours};
-use crate::desired::{Installation, MANAGER, Names, SIZE_MANAGER, desired};
+use crate::desired::{
+    Installation, MANAGER, Names, SIZE_MANAGER, desired, document_name, documents,
+};
 use crate::metrics::Metrics;
-use crate::observe::pod::DELETION_COST;
+use crate::observe::pod::{DELETION_COST, document};
 use crate::observe::{Cache, NodeFacts, WorkerPod, nobodys};
 use crate::plan::{self, Agreed};
 use crate::queue::Outcome;
@@ -224,22 +226,23 @@ impl Context {
         if pipeline.paused {
             return (Ok(()), decided);
         }
-        let wanted = desired(pipeline, &self.installation, choice.template.clone(), decided.agreed.as_ref());
+        let wanted = desired(pipeline, &self.installation, choice.model.clone(), decided.agreed.as_ref());
+        let applier = Applier {
+            client: &self.client,
+            caches: &self.caches,
+            applied: &self.applied,
+            metrics: &self.metrics,
+            generations: &self.generations,
+            key: &pipeline.key,
+            uid: &pipeline.uid,
+        };
         let result = async {
             self.keep_template(pipeline, &choice).await?;
-            let applier = Applier {
-                client: &self.client,
-                caches: &self.caches,
-                applied: &self.applied,
-                metrics: &self.metrics,
-                generations: &self.generations,
-                key: &pipeline.key,
-                uid: &pipeline.uid,
-            };
             applier.apply(&wanted, pipeline.size.suspended).await?;
             self.resize(pipeline, pipeline.size.workers, observed).await?;
             self.even_out(pipeline, observed).await?;
-            self.drop_templates(pipeline, &choice).await
+            self.drop_templates(pipeline, &choice).await?;
+            self.clear(pipeline, observed, &applier, &choice).await
         }
         .await;
         (result, decided)
@@ -290,6 +293,38 @@ impl Context {
                 Err(source) => {
                     return Err(ApplyError::Api { what: format!("ControllerRevision {name}"), source });
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away what only workers of former templates needed, once none of them is there or may come. A rollout that does not end keeps
+    /// it: its old workers may start again at any time.
+    async fn clear(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+        applier: &Applier<'_>,
+        choice: &template::Choice,
+    ) -> Result<(), ApplyError> {
+        let (key, present) = (&pipeline.key, document_name(&pipeline.key.name, &choice.model.document));
+        let is_whole = match observed.deployment.as_deref() {
+            None => observed.pods.is_empty(),
+            Some(deployment) => {
+                let template = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+                status::is_whole(deployment, pipeline.size.workers)
+                    && !self.generations.is_old(key, deployment)
+                    && template.and_then(document) == Some(&present)
+            }
+        };
+        if !is_whole {
+            return Ok(());
+        }
+        for map in self.caches.maps.all(key) {
+            let name = map.name_any();
+            let is_read = || observed.pods.iter().any(|pod| !pod.over && pod.document.as_deref() == Some(&name));
+            if name.starts_with(&documents(&key.name)) && name != present && !is_read() {
+                applier.gone(&name, &self.caches.maps).await?;
             }
         }
         Ok(())

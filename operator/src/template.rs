@@ -7,6 +7,7 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::ResourceExt as _;
+use serde::{Deserialize, Serialize};
 
 use crate::desired::{self, Installation, metadata};
 use crate::validate::ValidatedPipeline;
@@ -14,11 +15,20 @@ use crate::validate::ValidatedPipeline;
 /// A hash of what the template was made from, as an annotation.
 pub const INPUTS: &str = "feedmill.dev/template-inputs";
 
+/// What workers are made from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// The template.
+    pub template: PodTemplateSpec,
+    /// What they read, as YAML. The template names the ConfigMap that has it, which is made again from here when it is lost.
+    pub document: String,
+}
+
 /// Which template is used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// The template.
-    pub template: PodTemplateSpec,
+    /// The template and what belongs to it.
+    pub model: Model,
     /// Whether this operator would make it so now.
     pub current: bool,
     /// It is new and to be kept.
@@ -34,7 +44,10 @@ pub fn choose(
     installation: &Installation,
     kept: &[&ControllerRevision],
 ) -> Choice {
-    let rendered = desired::template(pipeline, installation);
+    let rendered = Model {
+        template: desired::template(pipeline, installation),
+        document: pipeline.document.clone(),
+    };
     let inputs = desired::template_inputs(pipeline);
     // While nothing runs nothing is kept: resuming makes workers anew.
     let usable = |revision: &&&ControllerRevision| {
@@ -42,14 +55,14 @@ pub fn choose(
     };
     let found = kept.iter().filter(usable).max_by_key(|revision| revision.revision).and_then(|revision| {
         let data = revision.data.as_ref()?;
-        Some((revision.name_any(), serde_json::from_value::<PodTemplateSpec>(data.0.clone()).ok()?))
+        Some((revision.name_any(), serde_json::from_value::<Model>(data.0.clone()).ok()?))
     });
     let others = |name: Option<&str>| {
         kept.iter().map(|revision| revision.name_any()).filter(|other| Some(other.as_str()) != name).collect()
     };
-    if let Some((name, template)) = found {
-        let current = template == rendered;
-        return Choice { template, current, keep: None, drop: others(Some(&name)) };
+    if let Some((name, model)) = found {
+        let current = model == rendered;
+        return Choice { model, current, keep: None, drop: others(Some(&name)) };
     }
     let number = kept.iter().map(|revision| revision.revision).max().unwrap_or_default().saturating_add(1);
     let name = format!("{}-{inputs}-{number}", desired::Names::of(&pipeline.key.name).worker);
@@ -60,7 +73,7 @@ pub fn choose(
         revision: number,
         data: serde_json::to_value(&rendered).ok().map(RawExtension),
     });
-    Choice { template: rendered, current: true, keep, drop: others(None) }
+    Choice { model: rendered, current: true, keep, drop: others(None) }
 }
 
 #[cfg(test)]
@@ -69,7 +82,7 @@ mod tests {
     use crate::validate::tests::{installation, pipeline};
 
     fn image(choice: &Choice) -> &str {
-        choice.template.spec.as_ref().unwrap().containers[0].image.as_deref().unwrap()
+        choice.model.template.spec.as_ref().unwrap().containers[0].image.as_deref().unwrap()
     }
 
     #[test]
@@ -81,7 +94,16 @@ mod tests {
         let new = Installation { worker_image: "worker:2".into(), ..old };
         let second = choose(&pipeline, &new, &[&kept]);
         assert_eq!((image(&second), second.current, second.keep.is_none()), ("worker:1", false, true));
-        assert_eq!(second.template, first.template);
+        assert_eq!(second.model, first.model);
+    }
+
+    #[test]
+    fn workers_that_are_kept_keep_the_document_that_another_operator_would_write_otherwise() {
+        let before = pipeline("");
+        let kept = choose(&before, &installation(), &[]).keep.unwrap();
+        let after = ValidatedPipeline { document: "spec: {new: field}".into(), ..before.clone() };
+        let second = choose(&after, &installation(), &[&kept]);
+        assert_eq!((second.model.document.as_str(), second.current), (before.document.as_str(), false));
     }
 
     #[test]

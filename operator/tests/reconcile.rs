@@ -11,6 +11,9 @@ use feedmill_operator::run::look_after;
 use feedmill_operator::settings::OperatorArgs;
 use serde_json::{Value, json};
 use support::{DEPLOYMENTS, PIPELINES, PODS, SERVICES, Server, pipeline};
+
+const MAPS: &str = "api/v1/configmaps";
+const BUDGETS: &str = "apis/policy/v1/poddisruptionbudgets";
 use tokio::task::JoinHandle;
 
 fn settings() -> OperatorArgs {
@@ -186,6 +189,59 @@ async fn a_fleet_that_is_suspended_goes_before_anything_of_it_is_written_anew() 
     deploy(&server, "fleet");
     server.until("its template is the new one", |server| plan_inputs(server, "fleet-worker") != former).await;
     assert_eq!(replicas(&server, "fleet-worker"), Some(0));
+    stop(operator).await;
+}
+
+fn document(server: &Server, name: &str) -> String {
+    let deployment = server.get(DEPLOYMENTS, "team", name).unwrap();
+    deployment["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn workers_that_start_again_find_the_document_they_were_made_for() {
+    let server = Server::start().await;
+    let text = |name: &str| server.get(MAPS, "team", name).map(|map| map["data"]["pipeline.yaml"].clone());
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let running = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    server
+        .until("they serve", |server| reason(server, "fleet", "Progressing").as_deref() == Some("Complete"))
+        .await;
+    let former = document(&server, "fleet-worker");
+    let before = text(&former);
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["cache"]["sharedMemory"] = json!("8Gi"));
+    server.until("there is another", |server| document(server, "fleet-worker") != former).await;
+    let present = document(&server, "fleet-worker");
+    server
+        .until("the rollout is told", |server| reason(server, "fleet", "Progressing").as_deref() == Some("RollingOut"))
+        .await;
+    // The rollout stands still, and the operator is another one.
+    stop(running).await;
+    let running = operator(&server);
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["disruptionBudget"]["maxUnavailable"] = json!(1));
+    let budget = |server: &Server| server.get(BUDGETS, "team", "fleet-worker").unwrap()["spec"]["maxUnavailable"] == 1;
+    server.until("that is applied", budget).await;
+    assert_eq!((text(&former), server.get(MAPS, "team", &former).unwrap()["immutable"].clone()), (before.clone(), json!(true)));
+    assert_ne!(text(&present), before);
+    // A former worker is the last to end.
+    deploy(&server, "fleet");
+    server.until("what nobody reads goes", |server| server.get(MAPS, "team", &former).is_none()).await;
+    assert!(text(&present).is_some());
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn a_document_that_is_lost_is_made_again() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    let name = document(&server, "fleet-worker");
+    let before = server.get(MAPS, "team", &name).unwrap()["data"].clone();
+    server.remove(MAPS, "team", &name);
+    server.until("it is there again", |server| server.get(MAPS, "team", &name).is_some()).await;
+    assert_eq!(server.get(MAPS, "team", &name).unwrap()["data"], before);
     stop(operator).await;
 }
 

@@ -29,10 +29,12 @@ fn replicas(server: &Server, name: &str) -> Option<i64> {
 }
 
 fn stands(server: &Server, name: &str) -> Value {
+    let deployment = server.get(DEPLOYMENTS, "team", &format!("{name}-worker")).unwrap_or_default();
+    let document = &deployment["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"];
     let objects = [
         (DEPLOYMENTS, format!("{name}-worker")),
         (SERVICES, name.to_owned()),
-        ("api/v1/configmaps", format!("{name}-pipeline")),
+        ("api/v1/configmaps", document.as_str().unwrap_or_default().to_owned()),
         ("api/v1/serviceaccounts", format!("{name}-worker")),
         ("apis/policy/v1/poddisruptionbudgets", format!("{name}-worker")),
     ];

@@ -18,10 +18,11 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource as _;
 
 use crate::plan::Agreed;
+use crate::template::Model;
 use crate::types::DataPipeline;
-use crate::validate::{Account, ValidatedPipeline};
+use crate::validate::{Account, ValidatedPipeline, short_hash};
 
-pub use pod::{PLAN_FOLDER, template, template_inputs};
+pub use pod::{DOCUMENT_VOLUME, PLAN_FOLDER, template, template_inputs};
 
 /// Who manages the objects, as a label.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -60,8 +61,6 @@ pub struct Names {
     pub service: String,
     /// Deployment, PodDisruptionBudget, NetworkPolicy and ServiceAccount.
     pub worker: String,
-    /// ConfigMap with what workers read.
-    pub document: String,
     /// ConfigMap with the recorded plan.
     pub plan: String,
 }
@@ -73,10 +72,22 @@ impl Names {
         Self {
             service: pipeline.to_owned(),
             worker: format!("{pipeline}-worker"),
-            document: format!("{pipeline}-pipeline"),
             plan: format!("{pipeline}-plan"),
         }
     }
+}
+
+/// What the names of all ConfigMaps with a pipeline's documents begin with.
+#[must_use]
+pub fn documents(pipeline: &str) -> String {
+    format!("{pipeline}-pipeline-")
+}
+
+/// ConfigMap with what workers read. Another document has another name, so that workers that were made for the one before find what they
+/// were made for whenever they start again.
+#[must_use]
+pub fn document_name(pipeline: &str, document: &str) -> String {
+    documents(pipeline) + &short_hash(document.as_bytes())
 }
 
 /// Everything a pipeline should consist of. Taken apart field by field where it is applied, so that an object that is added
@@ -149,12 +160,12 @@ pub fn metadata(pipeline: &ValidatedPipeline, name: &str) -> ObjectMeta {
     }
 }
 
-/// Everything a pipeline should consist of, around a pod template that was chosen before.
+/// Everything a pipeline should consist of, around what was chosen before to make workers from.
 #[must_use]
 pub fn desired(
     pipeline: &ValidatedPipeline,
     installation: &Installation,
-    template: PodTemplateSpec,
+    model: Model,
     plan: Option<&Agreed>,
 ) -> Desired {
     let names = Names::of(&pipeline.key.name);
@@ -172,13 +183,14 @@ pub fn desired(
     Desired {
         service_account,
         document: ConfigMap {
-            metadata: metadata(pipeline, &names.document),
-            data: Some(BTreeMap::from([("pipeline.yaml".to_owned(), pipeline.document.clone())])),
+            metadata: metadata(pipeline, &document_name(&pipeline.key.name, &model.document)),
+            immutable: Some(true),
+            data: Some(BTreeMap::from([("pipeline.yaml".to_owned(), model.document)])),
             ..ConfigMap::default()
         },
         plan: plan.map(|agreed| plan_map(pipeline, &names.plan, agreed)),
         service: service(pipeline, &names.service),
-        deployment: deployment(pipeline, &names.worker, template),
+        deployment: deployment(pipeline, &names.worker, model.template),
         disruption_budget: PodDisruptionBudget {
             metadata: metadata(pipeline, &names.worker),
             spec: Some(PodDisruptionBudgetSpec {

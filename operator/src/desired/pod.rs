@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::json;
 
-use super::{Installation, Names, PLAN_INPUTS, PORT, WORKER, labels, select};
+use super::{Installation, Names, PLAN_INPUTS, PORT, WORKER, document_name, labels, select};
 use crate::types::{GpuNodes, PlacementSpec, SpreadMode, WhenUnsatisfiable};
 use crate::validate::{Account, RESTART_AT, ValidatedPipeline, short_hash};
 
@@ -24,8 +24,8 @@ const KEYS_FOLDER: &str = "/etc/feedmill/s3";
 const TOKEN_FOLDER: &str = "/etc/feedmill/token";
 const TLS_FOLDER: &str = "/etc/feedmill/tls";
 const CACHE_FOLDER: &str = "/var/cache/feedmill";
-/// The document's hash, so that another document is another template.
-const DOCUMENT_HASH: &str = "feedmill.dev/pipeline-hash";
+/// The volume with the document.
+pub const DOCUMENT_VOLUME: &str = "pipeline";
 
 /// How long a worker that is told to stop is still found by name, in seconds: DNS answers are kept for 5 s by usual servers.
 const UNLISTED_SECONDS: i64 = 5;
@@ -73,7 +73,6 @@ pub fn template(pipeline: &ValidatedPipeline, installation: &Installation) -> Po
     let mut pod_labels = worker.labels.clone();
     pod_labels.extend(labels(&pipeline.key.name));
     let mut annotations = worker.annotations.clone();
-    annotations.insert(DOCUMENT_HASH.into(), short_hash(pipeline.document.as_bytes()));
     // By it workers of former streams are told from those of the present ones.
     annotations.insert(PLAN_INPUTS.into(), pipeline.plan_inputs.clone());
     if let Some(value) = &worker.restart_at {
@@ -157,7 +156,7 @@ fn container(pipeline: &ValidatedPipeline, installation: &Installation) -> Conta
         read_only: Some(true),
         ..VolumeMount::default()
     };
-    let mut mounts = vec![read("pipeline", DOCUMENT_FOLDER), read("plan", PLAN_FOLDER)];
+    let mut mounts = vec![read(DOCUMENT_VOLUME, DOCUMENT_FOLDER), read("plan", PLAN_FOLDER)];
     if worker.credentials.is_some() {
         mounts.push(read("s3", KEYS_FOLDER));
     }
@@ -234,7 +233,8 @@ fn volumes(pipeline: &ValidatedPipeline, names: &Names) -> Vec<Volume> {
         ..Volume::default()
     };
     // The first workers start before a plan is agreed on.
-    let mut volumes = vec![map("pipeline", &names.document, false), map("plan", &names.plan, true)];
+    let document = document_name(&pipeline.key.name, &pipeline.document);
+    let mut volumes = vec![map(DOCUMENT_VOLUME, &document, false), map("plan", &names.plan, true)];
     if let Some(secret) = &pipeline.worker.credentials {
         let keys = |keys: &[&str], optional: bool| VolumeProjection {
             secret: Some(SecretProjection {

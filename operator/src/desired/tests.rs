@@ -32,8 +32,9 @@ worker:
 /// All objects as one YAML text.
 fn rendered(lines: &str, agreed: Option<&Agreed>) -> String {
     let (pipeline, installation) = (pipeline(lines), installation());
+    let model = Model { template: template(&pipeline, &installation), document: pipeline.document.clone() };
     let Desired { service_account, document, plan, service, deployment, disruption_budget, network_policy } =
-        desired(&pipeline, &installation, template(&pipeline, &installation), agreed);
+        desired(&pipeline, &installation, model, agreed);
     let mut text = String::new();
     let mut add = |value: serde_json::Value| {
         if !value.is_null() {
@@ -88,7 +89,7 @@ fn the_number_of_workers_is_in_no_object() {
 #[test]
 fn no_name_of_an_object_is_too_long_for_the_longest_pipeline() {
     let names = Names::of(&"a".repeat(52));
-    for name in [names.service, names.worker, names.document, names.plan] {
+    for name in [names.service, names.worker, names.plan] {
         assert!(name.len() <= 63, "{name}");
     }
 }

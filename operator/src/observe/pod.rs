@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec};
 use kube::ResourceExt as _;
 
-use crate::desired::{PLAN_INPUTS, WORKER};
+use crate::desired::{DOCUMENT_VOLUME, PLAN_INPUTS, WORKER};
 
 /// Says which of a ReplicaSet's pods goes first when it has too many.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -39,6 +39,8 @@ pub struct WorkerPod {
     pub template: Option<String>,
     /// A hash of the spec by which it reads; none of pods that were made before that was annotated.
     pub plan_inputs: Option<String>,
+    /// The ConfigMap with what it reads.
+    pub document: Option<String>,
     /// What it costs to delete it, as annotated.
     pub deletion_cost: Option<i32>,
     /// What is wrong with it.
@@ -132,6 +134,7 @@ impl From<Pod> for WorkerPod {
             made: pod.creation_timestamp().map_or(0, |time| time.0.as_second()),
             template: pod.labels().get(TEMPLATE_HASH).cloned(),
             plan_inputs: pod.annotations().get(PLAN_INPUTS).cloned(),
+            document: pod.spec.as_ref().and_then(document).map(str::to_owned),
             deletion_cost: pod.annotations().get(DELETION_COST).and_then(|cost| cost.parse().ok()),
             trouble,
         }
@@ -156,6 +159,13 @@ impl WorkerPod {
     pub fn serves(&self) -> bool {
         self.ready && self.stays()
     }
+}
+
+/// The ConfigMap with what a pod's worker reads.
+#[must_use]
+pub fn document(pod: &PodSpec) -> Option<&str> {
+    let volume = pod.volumes.iter().flatten().find(|volume| volume.name == DOCUMENT_VOLUME)?;
+    Some(&volume.config_map.as_ref()?.name)
 }
 
 /// As it is asked by the kubelet.
