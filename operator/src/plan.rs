@@ -2,8 +2,8 @@
 //!
 //! Workers of former streams must be gone before one of the new streams is made: both have the same name and would be asked in turn.
 //!
-//! The first plan that all serving workers agree on is recorded and mounted by workers; one that computes another stays
-//! unready. So data that changes under a running training is seen, and never mixed.
+//! The plan of the first workers that serve is recorded and mounted by all; one that computes another does not serve, or stops. So data
+//! that changes under a running training is seen, and never mixed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,7 +82,7 @@ fn has_workers(deployment: &Deployment) -> bool {
     wanted != 0 || !is_seen || status.replicas.unwrap_or_default() != 0
 }
 
-/// Decides which plan stands recorded, and whether the workers agree with it.
+/// Decides which plan stands recorded, and whether the workers agree with it. Workers come in the order in which they were made.
 #[must_use]
 pub fn decide(
     inputs: &str,
@@ -104,14 +104,24 @@ pub fn decide(
         };
         return (Some(recorded), consistency);
     }
-    let serving = known.iter().find(|(_, status)| status.state == WorkerState::Ready);
-    let Some((_, first)) = serving else { return (None, Consistency::Unknown) };
-    let digests: BTreeMap<String, String> =
-        first.streams.iter().map(|(name, stream)| (name.clone(), stream.plan.clone())).collect();
-    match other(&known, &digests) {
-        Some(differ) => (None, differ),
-        None => (Some(Agreed { inputs: inputs.to_owned(), digests }), Consistency::Agree),
+    let Some(digests) = of_most(&known) else { return (None, Consistency::Unknown) };
+    // Also while others differ: nothing else would ever make them stop.
+    let consistency = other(&known, &digests).unwrap_or(Consistency::Agree);
+    (Some(Agreed { inputs: inputs.to_owned(), digests }), consistency)
+}
+
+/// The plan that most serving workers have, of several the one of the oldest.
+fn of_most(workers: &[&(&str, &WorkerStatus)]) -> Option<BTreeMap<String, String>> {
+    let mut plans: Vec<(BTreeMap<String, String>, usize)> = Vec::new();
+    for (_, status) in workers.iter().filter(|(_, status)| status.state == WorkerState::Ready) {
+        let plan = status.streams.iter().map(|(name, stream)| (name.clone(), stream.plan.clone())).collect();
+        match plans.iter_mut().find(|(known, _)| *known == plan) {
+            Some((_, count)) => *count += 1,
+            None => plans.push((plan, 1)),
+        }
     }
+    let most = plans.iter().map(|(_, count)| *count).max()?;
+    plans.into_iter().find(|(_, count)| *count == most).map(|(plan, _)| plan)
 }
 
 /// The first stream in which somebody has another plan.
@@ -159,11 +169,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_recorded_while_the_first_workers_differ() {
+    fn first_workers_that_differ_do_not_serve_side_by_side_for_ever() {
         let (one, other) = (worker("a"), worker("b"));
-        let (kept, consistency) = decide("i", false, None, &[("w1", &one), ("w2", &other)]);
-        assert_eq!(kept, None);
-        assert!(matches!(consistency, Consistency::Differ { workers, .. } if workers == ["w2"]));
+        let differing = |workers: &[(&str, &WorkerStatus)]| {
+            let (kept, consistency) = decide("i", false, None, workers);
+            let Consistency::Differ { workers, .. } = consistency else { panic!() };
+            (kept, workers)
+        };
+        // Of two the older one has its way, of three the two that agree.
+        assert_eq!(differing(&[("w9", &one), ("w2", &other)]), (Some(agreed("a")), vec!["w2".to_owned()]));
+        assert_eq!(
+            differing(&[("w1", &one), ("w2", &other), ("w3", &other)]),
+            (Some(agreed("b")), vec!["w1".to_owned()])
+        );
     }
 
     #[test]

@@ -186,9 +186,10 @@ impl Context {
     fn observe(&self, pipeline: &ValidatedPipeline) -> Observed {
         let (key, names) = (&pipeline.key, Names::of(&pipeline.key.name));
         let pods = self.caches.pods.all(key);
-        let answers = pods
-            .iter()
-            .filter(|pod| pod.stays())
+        let mut staying: Vec<&Arc<WorkerPod>> = pods.iter().filter(|pod| pod.stays()).collect();
+        staying.sort_by(|a, b| (a.made, &a.name).cmp(&(b.made, &b.name)));
+        let answers = staying
+            .into_iter()
             .filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?.answer.ok()?)))
             .collect();
         let revisions = self.caches.revisions.all(key).into_iter();
@@ -556,6 +557,7 @@ struct Observed {
     plan: Option<Arc<ConfigMap>>,
     revisions: Vec<Arc<ControllerRevision>>,
     pods: Vec<Arc<WorkerPod>>,
+    /// What workers that stay say, the oldest first.
     answers: Vec<(String, Arc<WorkerStatus>)>,
 }
 

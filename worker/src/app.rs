@@ -302,6 +302,12 @@ impl App {
         let _ = self.state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
     }
 
+    /// Batches cannot be asked for until it is opened again; what was asked for is answered.
+    pub fn close(&self) {
+        // A worker that drains goes on draining.
+        let _ = self.state.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
     /// Nothing new is taken from now on.
     pub fn drain(&self) {
         self.state.store(2, Ordering::Release);

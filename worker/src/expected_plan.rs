@@ -1,6 +1,6 @@
 //! Takes the plan that a fleet serves by and the plan computed here, gives what differs.
 //!
-//! A fleet's operator writes the first agreed plan into a folder, one file a stream. A worker that computes another one, because a
+//! A fleet's operator writes the plan of its first workers into a folder, one file a stream. A worker that computes another one, because a
 //! manifest or the processor's files were overwritten, must not serve beside those that computed the first.
 
 use std::fs::File;

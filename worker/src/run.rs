@@ -1,5 +1,6 @@
 //! Arguments → settings → run: a whole worker process.
 
+use std::convert::Infallible;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -122,10 +123,7 @@ async fn live(settings: Settings, machinery: Machinery, guard: Guard) -> anyhow:
                 report_streams(&loaded);
                 app.hold(loaded);
                 tokio::select! {
-                    () = by_plan(&app, settings.plan_dir.as_deref()) => {
-                        app.open();
-                        told_to_stop(settings.exit_with_stdin).await
-                    }
+                    never = serve_by_plan(&app, settings.plan_dir.as_deref()) => match never {},
                     told = told_to_stop(settings.exit_with_stdin) => told,
                 }
             }
@@ -193,6 +191,29 @@ async fn load(app: &Arc<App>) -> Result<Loaded, StreamError> {
                 tokio::time::sleep(LOAD_PAUSE).await;
             }
             result => return result,
+        }
+    }
+}
+
+/// Serves while this worker's plan is the one to serve by, and for ever where none is given. Several workers may have begun to serve before
+/// their fleet agreed on a plan, or before they were told of it.
+async fn serve_by_plan(app: &App, folder: Option<&Path>) -> Infallible {
+    loop {
+        by_plan(app, folder).await;
+        app.open();
+        not_by_plan(app, folder).await;
+        app.close();
+    }
+}
+
+/// Ends when this worker's plan is no longer the one to serve by.
+async fn not_by_plan(app: &App, folder: Option<&Path>) {
+    let (Some(folder), Some(loaded)) = (folder, app.loaded.get()) else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(LOAD_PAUSE).await;
+        let streams = loaded.streams().iter().map(|stream| (stream.name.as_str(), stream.digest));
+        if expected_plan::other(folder, streams).is_some() {
+            return;
         }
     }
 }

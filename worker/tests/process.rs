@@ -103,6 +103,30 @@ fn a_worker_with_another_plan_than_its_fleet_says_so_and_serves_once_the_fleet_h
 }
 
 #[test]
+fn a_worker_that_served_before_its_fleet_agreed_on_another_plan_serves_no_more() {
+    let (good, _processor) = good();
+    let plans = tempfile::tempdir().unwrap();
+    let (mut child, address, _folder) = ready(&good, &["--plan-dir", plans.path().to_str().unwrap()]);
+    std::fs::write(plans.path().join("train"), "sha256:00").unwrap();
+    let unready = loop {
+        let answer = get(&address, "/readyz");
+        assert!(child.try_wait().unwrap().is_none(), "the worker ended");
+        if answer.contains("the fleet serves sha256:00") {
+            break answer;
+        }
+    };
+    assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
+    assert!(get(&address, "/v1/streams/train/batches/0-1").starts_with("HTTP/1.1 503"));
+    // The fleet was suspended, and agrees on nothing.
+    std::fs::remove_file(plans.path().join("train")).unwrap();
+    while !get(&address, "/readyz").starts_with("HTTP/1.1 200") {
+        assert!(child.try_wait().unwrap().is_none(), "the worker ended");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn what_cannot_start_says_which_setting() {
     let (good, _processor) = good();
     let cases = [

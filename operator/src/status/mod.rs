@@ -215,6 +215,8 @@ impl View<'_> {
             (Truth::False, "PlanChanging", self.ending())
         } else if wanted == 0 {
             (Truth::True, "NoWorkersWanted", "spec.replicas is 0".into())
+        } else if let Some(message) = self.serve_another_plan() {
+            (Truth::False, "PlanDiffers", message)
         } else if self.serving >= wanted {
             (Truth::True, "WorkersServe", count)
         } else {
@@ -270,6 +272,13 @@ impl View<'_> {
         ))
     }
 
+    /// Whether a worker serves that has another plan than is recorded: who asks gets either.
+    fn serve_another_plan(&self) -> Option<String> {
+        let Consistency::Differ { workers, .. } = self.facts.consistency else { return None };
+        let serves = self.staying.iter().any(|pod| pod.ready && workers.contains(&pod.name));
+        self.plans_differ().filter(|_| serves)
+    }
+
     fn others(&self, conditions: &mut Conditions) {
         let (facts, pipeline) = (self.facts, self.facts.pipeline);
         let wanted = pipeline.size.workers;
@@ -307,8 +316,11 @@ impl View<'_> {
             (None, Some((pod, trouble)), _) => {
                 conditions.set("Degraded", Truth::True, trouble.reason(), &troubled(pod, trouble));
             }
-            (None, None, Some(problem)) => conditions.set("Degraded", Truth::True, "WorkerProblem", &problem),
-            (None, None, None) => conditions.set("Degraded", Truth::False, "AsExpected", ""),
+            (None, None, problem) => match (self.plans_differ(), problem) {
+                (Some(message), _) => conditions.set("Degraded", Truth::True, "PlanDiffers", &message),
+                (None, Some(problem)) => conditions.set("Degraded", Truth::True, "WorkerProblem", &problem),
+                (None, None) => conditions.set("Degraded", Truth::False, "AsExpected", ""),
+            },
         }
         if pipeline.size.suspended {
             let message = format!("{} workers are still ending", self.staying.len());

@@ -115,6 +115,16 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             "False",
             "PlanDiffers",
         ),
+        (
+            Case {
+                lines: "replicas: 2",
+                pods: vec![pod("a", true), pod("b", true)],
+                consistency: Some(differ.clone()),
+                ..Case::default()
+            },
+            "False",
+            "PlanDiffers",
+        ),
         (Case { pods: vec![pod("a", true)], changing: true, ..Case::default() }, "False", "PlanChanging"),
         (
             Case { obstacle: Some(Obstacle::NameConflict("Service a".into())), ..Case::default() },
