@@ -342,19 +342,16 @@ impl Context {
         // Just created: the watch wakes this pipeline again.
         let Some(deployment) = &observed.deployment else { return Ok(()) };
         let current = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-        let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
-        let step = size::step(current, wanted, &pods);
-        let marks = step.mark.iter().map(|name| (name, json!(FIRST_TO_GO.to_string())));
-        let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
-        for (name, cost) in marks {
-            let patch = json!({"metadata": {"annotations": {DELETION_COST: cost}}});
-            self.metrics.written("Pod");
-            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(source) => return Err(ApplyError::Api { what: format!("Pod {name}"), source }),
+        let mut pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        let mut step = size::step(current, wanted, &pods);
+        // One that is gone is decided without: it would never be seen marked.
+        loop {
+            let gone = self.mark(pipeline, &step).await?;
+            if gone.is_empty() {
+                break;
             }
+            pods.retain(|pod| !gone.contains(&pod.name));
+            step = size::step(current, wanted, &pods);
         }
         let Some(workers) = step.write else { return Ok(()) };
         let what = || format!("Deployment {}", names.worker);
@@ -374,6 +371,24 @@ impl Context {
         self.generations.saw(&pipeline.key, &made);
         tracing::info!(pipeline = %pipeline.key, from = current, to = workers, "the number of workers changes");
         Ok(())
+    }
+
+    /// Marks those that go first and takes marks away. Gives those that are gone.
+    async fn mark(&self, pipeline: &ValidatedPipeline, step: &size::Step) -> Result<Vec<String>, ApplyError> {
+        let marks = step.mark.iter().map(|name| (name, json!(FIRST_TO_GO.to_string())));
+        let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        let mut gone = Vec::new();
+        for (name, cost) in marks {
+            let patch = json!({"metadata": {"annotations": {DELETION_COST: cost}}});
+            self.metrics.written("Pod");
+            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => gone.push(name.clone()),
+                Err(source) => return Err(ApplyError::Api { what: format!("Pod {name}"), source }),
+            }
+        }
+        Ok(gone)
     }
 
     /// Moves one worker of a fleet that is whole and unevenly spread, by the Eviction API and so under the disruption budget.

@@ -362,6 +362,25 @@ async fn those_that_go_first_are_marked_before_the_number_is_written() {
 }
 
 #[tokio::test]
+async fn a_pod_whose_label_was_taken_away_holds_up_no_smaller_number() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 3})));
+    let operator = operator(&server);
+    server.until("3 are wanted", |server| replicas(server, "fleet-worker") == Some(3)).await;
+    deploy(&server, "fleet");
+    let ready = |server: &Server| server.get(PIPELINES, "team", "fleet").unwrap()["status"]["readyReplicas"].clone();
+    server.until("they serve", |server| ready(server) == 3).await;
+    server.change(PODS, "team", "fleet-0", |object| {
+        object["metadata"]["labels"].as_object_mut().unwrap().remove("feedmill.dev/pipeline");
+    });
+    server.until("it is not counted", |server| ready(server) == 2).await;
+    server.remove(PODS, "team", "fleet-0");
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["replicas"] = json!(1));
+    server.until("one is wanted", |server| replicas(server, "fleet-worker") == Some(1)).await;
+    stop(operator).await;
+}
+
+#[tokio::test]
 async fn a_pipeline_that_is_gone_is_written_to_no_more() {
     let server = Server::start().await;
     server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));

@@ -27,8 +27,43 @@ pub type Kept<T> = Result<Arc<T>, Arc<str>>;
 /// All objects of one kind, by the pipeline they belong to.
 #[derive(Debug)]
 pub struct Cache<T> {
-    objects: RwLock<HashMap<Key, BTreeMap<String, Kept<T>>>>,
+    objects: RwLock<Objects<T>>,
     complete: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Objects<T> {
+    of: HashMap<Key, BTreeMap<String, Kept<T>>>,
+    /// Whose each object was last, by its own namespace and name: its label may have been taken away or changed since.
+    owners: HashMap<(String, String), Key>,
+}
+
+impl<T> Default for Objects<T> {
+    fn default() -> Self {
+        Self { of: HashMap::new(), owners: HashMap::new() }
+    }
+}
+
+impl<T> Objects<T> {
+    /// Keeps an object as this pipeline's. Gives the one whose it was until now.
+    fn put(&mut self, pipeline: Key, place: (String, String), object: Kept<T>) -> Option<Key> {
+        let before = if self.owners.get(&place) == Some(&pipeline) { None } else { self.remove(&place) };
+        self.of.entry(pipeline.clone()).or_default().insert(place.1.clone(), object);
+        self.owners.insert(place, pipeline);
+        before
+    }
+
+    /// Forgets an object. Gives the pipeline whose it was.
+    fn remove(&mut self, place: &(String, String)) -> Option<Key> {
+        let pipeline = self.owners.remove(place)?;
+        if let Some(of) = self.of.get_mut(&pipeline) {
+            of.remove(&place.1);
+            if of.is_empty() {
+                self.of.remove(&pipeline);
+            }
+        }
+        Some(pipeline)
+    }
 }
 
 impl<T> Default for Cache<T> {
@@ -41,20 +76,20 @@ impl<T> Cache<T> {
     /// The object of this name.
     #[must_use]
     pub fn get(&self, pipeline: &Key, name: &str) -> Option<Kept<T>> {
-        self.objects.read().unwrap_or_else(PoisonError::into_inner).get(pipeline)?.get(name).cloned()
+        self.objects.read().unwrap_or_else(PoisonError::into_inner).of.get(pipeline)?.get(name).cloned()
     }
 
     /// All readable objects of a pipeline.
     #[must_use]
     pub fn all(&self, pipeline: &Key) -> Vec<Arc<T>> {
         let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
-        objects.get(pipeline).into_iter().flat_map(BTreeMap::values).flatten().map(Arc::clone).collect()
+        objects.of.get(pipeline).into_iter().flat_map(BTreeMap::values).flatten().map(Arc::clone).collect()
     }
 
     /// All pipelines with objects.
     #[must_use]
     pub fn keys(&self) -> Vec<Key> {
-        self.objects.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+        self.objects.read().unwrap_or_else(PoisonError::into_inner).of.keys().cloned().collect()
     }
 
     /// Ends when everything that existed at the start is there.
@@ -63,22 +98,22 @@ impl<T> Cache<T> {
         drop(self.complete.subscribe().wait_for(|complete| *complete).await);
     }
 
-    fn put(&self, pipeline: Key, name: String, object: Kept<T>) {
+    /// An object is there, of a pipeline or of none. Gives the pipelines of which something changed.
+    fn put(&self, pipeline: Option<Key>, place: (String, String), object: Kept<T>) -> Vec<Key> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
-        objects.entry(pipeline).or_default().insert(name, object);
+        let before = match &pipeline {
+            Some(pipeline) => objects.put(pipeline.clone(), place, object),
+            None => objects.remove(&place),
+        };
+        before.into_iter().chain(pipeline).collect()
     }
 
-    fn remove(&self, pipeline: &Key, name: &str) {
-        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(of) = objects.get_mut(pipeline) {
-            of.remove(name);
-            if of.is_empty() {
-                objects.remove(pipeline);
-            }
-        }
+    /// An object is gone. Gives the pipeline whose it was.
+    fn remove(&self, place: &(String, String)) -> Option<Key> {
+        self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(place)
     }
 
-    fn replace(&self, with: HashMap<Key, BTreeMap<String, Kept<T>>>) {
+    fn replace(&self, with: Objects<T>) {
         *self.objects.write().unwrap_or_else(PoisonError::into_inner) = with;
         self.complete.send_replace(true);
     }
@@ -109,6 +144,10 @@ pub fn nobodys() -> Key {
     Key { namespace: String::new(), name: String::new() }
 }
 
+fn place(object: &impl ResourceExt) -> (String, String) {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
 /// Fills a cache for ever, and wakes the pipelines of which something changed. One object that cannot be read is kept as such;
 /// it stops no other.
 pub async fn keep<K, T>(
@@ -122,38 +161,30 @@ pub async fn keep<K, T>(
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let mut events = watch_events(api, config).default_backoff().boxed();
-    let mut building = HashMap::new();
+    let mut building = Objects::default();
     while let Some(event) = events.next().await {
         let kept = |object: DeserializeGuard<K>| match object.0 {
             Ok(object) => Ok(Arc::new(keep(object))),
             Err(error) => Err(Arc::from(error.error.as_str())),
         };
         match event {
-            Ok(Event::Init) => building = HashMap::new(),
+            Ok(Event::Init) => building = Objects::default(),
             Ok(Event::InitApply(object)) => {
                 if let Some(key) = of(&object) {
-                    let of: &mut BTreeMap<_, _> = building.entry(key).or_default();
-                    of.insert(object.name_any(), kept(object));
+                    building.put(key, place(&object), kept(object));
                 }
             }
             Ok(Event::InitDone) => {
                 let mut keys = cache.keys();
-                keys.extend(building.keys().cloned());
+                keys.extend(building.of.keys().cloned());
                 cache.replace(std::mem::take(&mut building));
                 keys.into_iter().for_each(&wake);
             }
             Ok(Event::Apply(object)) => {
-                if let Some(key) = of(&object) {
-                    cache.put(key.clone(), object.name_any(), kept(object));
-                    wake(key);
-                }
+                cache.put(of(&object), place(&object), kept(object)).into_iter().for_each(&wake);
             }
-            Ok(Event::Delete(object)) => {
-                if let Some(key) = of(&object) {
-                    cache.remove(&key, &object.name_any());
-                    wake(key);
-                }
-            }
+            // Without the label it had, perhaps.
+            Ok(Event::Delete(object)) => cache.remove(&place(&object)).into_iter().for_each(&wake),
             Err(error) => {
                 tracing::warn!(kind = %K::kind(&()), error = %error, "a watch was interrupted; it is begun again");
             }
@@ -184,5 +215,35 @@ impl From<Node> for NodeFacts {
             });
         }
         Self { name, labels: node.metadata.labels.unwrap_or_default(), taints }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key { namespace: "n".into(), name: name.into() }
+    }
+
+    fn place(name: &str) -> (String, String) {
+        ("n".into(), name.into())
+    }
+
+    #[test]
+    fn an_object_whose_label_is_taken_away_or_changed_is_nobodys_or_anothers() {
+        let cache: Cache<u8> = Cache::default();
+        let names = |pipeline: &str| cache.all(&key(pipeline)).iter().map(|kept| **kept).collect::<Vec<u8>>();
+        assert_eq!(cache.put(Some(key("a")), place("x"), Ok(Arc::new(1))), [key("a")]);
+        assert_eq!(cache.put(Some(key("a")), place("y"), Ok(Arc::new(2))), [key("a")]);
+        assert_eq!(cache.put(Some(key("b")), place("x"), Ok(Arc::new(3))), [key("a"), key("b")]);
+        assert_eq!((names("a"), names("b")), (vec![2], vec![3]));
+        assert_eq!(cache.put(None, place("x"), Ok(Arc::new(4))), [key("b")]);
+        assert_eq!(cache.put(None, place("x"), Ok(Arc::new(5))), []);
+        assert_eq!((names("a"), names("b")), (vec![2], vec![]));
+        // Deleted later, it is nobody's still.
+        assert_eq!(cache.remove(&place("x")), None);
+        assert_eq!(cache.remove(&place("y")), Some(key("a")));
+        assert!(cache.keys().is_empty());
     }
 }
