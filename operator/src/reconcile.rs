@@ -169,13 +169,14 @@ impl Context {
             }
         };
         let observed = self.observe(&pipeline);
-        let (outcome, facts) = self.act(&pipeline, &observed).await;
+        let (outcome, mut decided) = self.act(&pipeline, &observed).await;
         let result = match outcome {
             Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
             other => other,
         };
         let obstacle = result.as_ref().err().and_then(ApplyError::obstacle);
-        let new = self.status(&before, &pipeline, &observed, &facts, obstacle.as_ref());
+        decided.unfinished = result.is_err();
+        let new = self.status(&before, &pipeline, &observed, &decided, obstacle.as_ref());
         self.metrics.size(key, new.desired_replicas, new.ready_replicas);
         let written = self.write_status(key, &raw, &before, new, now).await?;
         result?;
@@ -218,12 +219,13 @@ impl Context {
         let up_to_date = choice.current;
         if plan::is_ending(inputs, suspended, deployment, is_old, &pods) {
             let consistency = plan::Consistency::Unknown;
-            let decided = Decided { agreed: recorded, consistency, up_to_date, changing: !suspended };
+            let changing = !suspended;
+            let decided = Decided { agreed: recorded, consistency, up_to_date, changing, unfinished: false };
             let result = if pipeline.paused { Ok(()) } else { self.end(pipeline, observed).await };
             return (result, decided);
         }
         let (agreed, consistency) = plan::decide(inputs, suspended, recorded, &observed.workers_of(inputs));
-        let decided = Decided { agreed, consistency, up_to_date, changing: false };
+        let decided = Decided { agreed, consistency, up_to_date, changing: false, unfinished: false };
         if pipeline.paused {
             return (Ok(()), decided);
         }
@@ -441,10 +443,11 @@ impl Context {
             pipeline,
             pods: &observed.pods,
             deployment: observed.deployment.as_deref(),
-            deployment_is_old: observed
-                .deployment
-                .as_ref()
-                .is_some_and(|deployment| self.generations.is_old(&pipeline.key, deployment)),
+            deployment_is_old: decided.unfinished
+                || observed
+                    .deployment
+                    .as_ref()
+                    .is_some_and(|deployment| self.generations.is_old(&pipeline.key, deployment)),
             workers: &workers,
             agreed: decided.agreed.as_ref(),
             consistency: &decided.consistency,
@@ -598,6 +601,8 @@ struct Decided {
     up_to_date: bool,
     /// Whether workers of former streams end before new ones are made.
     changing: bool,
+    /// Whether something could not be written: what is seen is not what is wanted.
+    unfinished: bool,
 }
 
 impl ValidatedPipeline {

@@ -232,6 +232,45 @@ async fn workers_that_start_again_find_the_document_they_were_made_for() {
 }
 
 #[tokio::test]
+async fn a_change_is_never_said_to_be_complete_before_its_rollout_has_begun() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    let told = |server: &Server, word: &str| reason(server, "fleet", "Progressing").as_deref() == Some(word);
+    server.until("they serve", |server| told(server, "Complete")).await;
+    // Once all goes well, and once the first write is refused.
+    for (seconds, refused) in [(30, false), (31, true)] {
+        let generation = server.get(PIPELINES, "team", "fleet").unwrap()["metadata"]["generation"].as_i64().unwrap();
+        if refused {
+            server.fail_after(0);
+        }
+        server.change(PIPELINES, "team", "fleet", |object| object["spec"]["drainSeconds"] = json!(seconds));
+        server.until("the rollout is told", |server| told(server, "RollingOut")).await;
+        for object in server.history(PIPELINES, "team", "fleet") {
+            let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let progressing = conditions.iter().find(|condition| condition["type"] == "Progressing");
+            assert!(
+                object["status"]["observedGeneration"].as_i64() <= Some(generation)
+                    || progressing.is_none_or(|condition| condition["reason"] == "RollingOut"),
+                "{}",
+                object["status"]
+            );
+        }
+        server
+            .until("the template is another", |server| {
+                let deployment = server.get(DEPLOYMENTS, "team", "fleet-worker").unwrap();
+                deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 15 + seconds
+            })
+            .await;
+        deploy(&server, "fleet");
+        server.until("they serve again", |server| told(server, "Complete")).await;
+    }
+    stop(operator).await;
+}
+
+#[tokio::test]
 async fn a_document_that_is_lost_is_made_again() {
     let server = Server::start().await;
     server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));

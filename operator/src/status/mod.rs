@@ -41,7 +41,7 @@ pub struct Facts<'a> {
     pub pods: &'a [Arc<WorkerPod>],
     /// Its Deployment, if there is one.
     pub deployment: Option<&'a Deployment>,
-    /// Whether something was written since it looked so.
+    /// Whether something was written since it looked so, or could not be written yet.
     pub deployment_is_old: bool,
     /// What its workers say, by pod.
     pub workers: &'a [(&'a str, &'a WorkerStatus)],

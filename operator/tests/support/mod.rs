@@ -203,6 +203,15 @@ impl Server {
         })
     }
 
+    /// Everything that an object has been, in this order.
+    pub fn history(&self, group: &str, namespace: &str, name: &str) -> Vec<Value> {
+        let wanted = (group.to_owned(), namespace.to_owned(), name.to_owned());
+        self.with(|store| {
+            let all = store.log.iter().filter(|(_, _, of, object)| place(of, object) == wanted);
+            all.map(|(_, _, _, object)| object.clone()).collect()
+        })
+    }
+
     /// How many objects there are of a kind.
     pub fn count(&self, group: &str) -> usize {
         self.with(|store| store.objects.keys().filter(|place| place.0 == group).count())
