@@ -1,5 +1,6 @@
 //! Takes settings, runs until told to stop: a server for metrics, the lease, and once that is had watches, scrapes and the loop.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,12 +16,12 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::desired::{MANAGED_BY, MANAGER, PORT};
 use crate::leader::Candidate;
@@ -32,10 +33,27 @@ use crate::scrape::{Answers, Target};
 use crate::settings::OperatorArgs;
 use crate::validate::Key;
 
+/// A connection on which nothing came for so long is dead: a watch ends after 290 s, and each other call within seconds.
+const SILENCE: Duration = Duration::from_secs(300);
+/// One look at a pipeline takes well under a second. Longer than this a call of it is not answered, and others wait for its place.
+const LOOK: Duration = Duration::from_secs(60);
 /// How often workers are looked at for being due.
 const SCRAPE_ROUND: Duration = Duration::from_secs(5);
 /// Nodes change by themselves every few seconds; only their labels and taints matter, seldom.
 const WATCH_SECONDS: u32 = 290;
+
+/// Why pipelines are looked after no more.
+#[derive(Debug, thiserror::Error)]
+pub enum Stopped {
+    /// What is known would grow old without anybody noticing.
+    #[error("a watch, or the asking of workers, ended: nothing new is seen any more")]
+    Blind(#[source] Option<JoinError>),
+}
+
+/// How the API server is talked to: the queue decides when a call that failed is made again, not the client within it.
+fn plain(config: Config) -> Config {
+    Config { default_retry: false, read_timeout: Some(SILENCE), reset_reader_on_write: true, ..config }
+}
 
 /// Runs the operator.
 ///
@@ -51,7 +69,8 @@ pub fn main(arguments: &OperatorArgs) -> anyhow::Result<()> {
 }
 
 async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
-    let client = Client::try_default().await.context("no API server: run in a pod or give KUBECONFIG")?;
+    let config = Config::infer().await.context("no API server: run in a pod or give KUBECONFIG")?;
+    let client = Client::try_from(plain(config)).context("the API server cannot be talked to")?;
     let metrics = Arc::new(Metrics::new()?);
     let listener = TcpListener::bind(arguments.listen)
         .await
@@ -81,7 +100,7 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
             // What was begun ends with the process: nothing more may be written.
             Err(lost) => return Err(lost.into()),
         },
-        never = look_after(client, arguments, metrics) => match never {},
+        stopped = look_after(client, arguments, metrics) => Err(stopped.into()),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
@@ -130,8 +149,8 @@ impl Work {
     }
 }
 
-/// Looks after all pipelines for ever, as the one that may: the caller has the lease.
-pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<Metrics>) -> Infallible {
+/// Looks after all pipelines, as the one that may: the caller has the lease. Ends when it no longer can.
+pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<Metrics>) -> Stopped {
     let work = Arc::new(Work::default());
     let mut caches = Caches::default();
     let mut tasks = JoinSet::new();
@@ -172,19 +191,28 @@ pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<M
         Arc::clone(&metrics),
         &arguments.identity,
     ));
-    serve(context, work, metrics, usize::from(arguments.concurrency)).await
+    let most = usize::from(arguments.concurrency);
+    let look = |key| one(Arc::clone(&context), key);
+    tokio::select! {
+        never = serve(&work, &metrics, most, look) => match never {},
+        ended = tasks.join_next() => Stopped::Blind(ended.and_then(Result::err)),
+    }
 }
 
 /// Works on pipelines that are due, a bounded number at once.
-async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, most: usize) -> Infallible {
+async fn serve<F>(work: &Work, metrics: &Metrics, most: usize, look: impl Fn(Key) -> F) -> Infallible
+where
+    F: Future<Output = Outcome> + Send + 'static,
+{
     let mut running = JoinSet::new();
+    let mut keys = HashMap::new();
     loop {
         let due = {
             let mut queue = work.queue.lock().unwrap_or_else(PoisonError::into_inner);
             while running.len() < most
                 && let Some(key) = queue.next(clock())
             {
-                running.spawn(one(Arc::clone(&context), Arc::clone(&work), key));
+                keys.insert(running.spawn(look(key.clone())).id(), key);
             }
             metrics.pipelines(queue.len());
             queue.next_due()
@@ -192,9 +220,17 @@ async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, mo
         let pause = due.map_or(Duration::from_secs(60), |due| due.saturating_duration_since(clock()));
         let full = running.len() >= most;
         tokio::select! {
-            Some(ended) = running.join_next(), if !running.is_empty() => {
-                if let Err(error) = ended {
-                    tracing::error!(error = %error, "work on a pipeline ended unexpectedly");
+            Some(ended) = running.join_next_with_id(), if !running.is_empty() => {
+                let (id, outcome) = match ended {
+                    Ok(ended) => ended,
+                    Err(error) => {
+                        tracing::error!(error = %error, "work on a pipeline ended unexpectedly");
+                        (error.id(), Outcome::Failed)
+                    }
+                };
+                if let Some(key) = keys.remove(&id) {
+                    let mut queue = work.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                    queue.done(&key, outcome, clock(), fastrand::f64());
                 }
             }
             () = work.changed.notified(), if !full => {}
@@ -203,23 +239,31 @@ async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, mo
     }
 }
 
-async fn one(context: Arc<Context>, work: Arc<Work>, key: Key) {
+async fn one(context: Arc<Context>, key: Key) -> Outcome {
     let start = clock();
-    let result = context.reconcile(&key, start).await;
+    let result = within(LOOK, context.reconcile(&key, start)).await;
     let seconds = clock().saturating_duration_since(start).as_secs_f64();
-    let outcome = match result {
+    match result {
         Ok(outcome) => {
             context.metrics.reconciled("ok", seconds);
             outcome
         }
         Err(error) => {
             context.metrics.reconciled("error", seconds);
-            tracing::warn!(pipeline = %key, "{:#}", anyhow::Error::new(error));
+            tracing::warn!(pipeline = %key, "{error:#}");
             Outcome::Failed
         }
-    };
-    let mut queue = work.queue.lock().unwrap_or_else(PoisonError::into_inner);
-    queue.done(&key, outcome, clock(), fastrand::f64());
+    }
+}
+
+async fn within<T, E>(limit: Duration, work: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => Ok(result?),
+        Err(_) => anyhow::bail!("the API server did not answer within {} s", limit.as_secs()),
+    }
 }
 
 async fn scrape(answers: Arc<Answers>, pods: Arc<Cache<WorkerPod>>, work: Arc<Work>) {
@@ -290,4 +334,42 @@ impl Watches<'_> {
 #[expect(clippy::disallowed_methods, reason = "the loop reads the clock and hands it on")]
 fn clock() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_panics_leaves_its_pipeline_to_the_next_try() {
+        let (work, metrics) = (Work::default(), Metrics::new().unwrap());
+        work.wake(Key { namespace: "n".into(), name: "a".into() });
+        let (again, tried_again) = oneshot::channel();
+        let again = Arc::new(Mutex::new(Some(again)));
+        let tries = Arc::new(AtomicUsize::new(0));
+        let look = |_| {
+            let (again, tries) = (Arc::clone(&again), Arc::clone(&tries));
+            async move {
+                assert!(tries.fetch_add(1, Ordering::Relaxed) > 0, "the first one panics");
+                again.lock().unwrap().take().unwrap().send(()).unwrap();
+                std::future::pending::<Outcome>().await
+            }
+        };
+        tokio::select! {
+            never = serve(&work, &metrics, 1, look) => match never {},
+            tried = tried_again => tried.unwrap(),
+        }
+        assert_eq!(tries.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_never_answered_ends_all_the_same() {
+        let never = std::future::pending::<Result<(), std::fmt::Error>>();
+        let error = within(Duration::ZERO, never).await.unwrap_err();
+        assert!(error.to_string().contains("did not answer"));
+    }
 }

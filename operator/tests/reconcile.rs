@@ -26,9 +26,10 @@ fn settings() -> OperatorArgs {
 /// An operator that has the lease.
 fn operator(server: &Server) -> JoinHandle<()> {
     let client = server.client.clone();
-    tokio::spawn(
-        async move { match look_after(client, &settings(), Arc::new(Metrics::new().unwrap())).await {} },
-    )
+    tokio::spawn(async move {
+        let stopped = look_after(client, &settings(), Arc::new(Metrics::new().unwrap())).await;
+        panic!("{stopped}");
+    })
 }
 
 async fn stop(operator: JoinHandle<()>) {

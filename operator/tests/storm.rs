@@ -21,7 +21,7 @@ fn operator(server: &Server, name: &str) -> JoinHandle<()> {
     let words = ["operator", "--worker-image=worker:1", "--identity", name, "--without-nodes"];
     let settings = OperatorArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
     let client = server.client.clone();
-    tokio::spawn(async move { match look_after(client, &settings, Arc::new(Metrics::new().unwrap())).await {} })
+    tokio::spawn(async move { panic!("{}", look_after(client, &settings, Arc::new(Metrics::new().unwrap())).await) })
 }
 
 fn replicas(server: &Server, name: &str) -> Option<i64> {
