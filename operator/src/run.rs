@@ -70,6 +70,8 @@ pub fn main(arguments: &OperatorArgs) -> anyhow::Result<()> {
 
 async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
     let config = Config::infer().await.context("no API server: run in a pod or give KUBECONFIG")?;
+    // A client of its own: no other call may hold up the lease.
+    let of_lease = Client::try_from(plain(config.clone())).context("the API server cannot be talked to")?;
     let client = Client::try_from(plain(config)).context("the API server cannot be talked to")?;
     let metrics = Arc::new(Metrics::new()?);
     let listener = TcpListener::bind(arguments.listen)
@@ -80,7 +82,7 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut candidate =
-        Candidate::new(client.clone(), &arguments.own_namespace, &arguments.lease, &arguments.identity);
+        Candidate::new(of_lease, &arguments.own_namespace, &arguments.lease, &arguments.identity);
     health.started.store(true, Ordering::Relaxed);
     tracing::info!(
         identity = arguments.identity,
