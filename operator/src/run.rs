@@ -26,7 +26,7 @@ use tokio::task::{JoinError, JoinSet};
 use crate::desired::{MANAGED_BY, MANAGER, PORT};
 use crate::leader::Candidate;
 use crate::metrics::Metrics;
-use crate::observe::{Cache, NodeFacts, WorkerPod, by_label, itself, keep, nobody};
+use crate::observe::{Asks, Cache, NodeFacts, WorkerPod, asks_otherwise, by_label, itself, keep, nobody};
 use crate::queue::{Outcome, Queue};
 use crate::reconcile::{Caches, Context};
 use crate::scrape::{Answers, Target};
@@ -145,8 +145,8 @@ struct Work {
 }
 
 impl Work {
-    fn wake(&self, key: Key) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).wake(key, clock());
+    fn wake(&self, key: Key, changed: bool) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).wake(key, clock(), changed);
         self.changed.notify_one();
     }
 }
@@ -164,15 +164,15 @@ pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<M
     };
     let mine = format!("{MANAGED_BY}={MANAGER}");
     let mut complete = vec![
-        watches.start(&caches.pipelines, None, itself, |pipeline| pipeline),
-        watches.start(&caches.deployments, Some(&mine), by_label, |object| object),
-        watches.start(&caches.services, Some(&mine), by_label, |object| object),
-        watches.start(&caches.maps, Some(&mine), by_label, |object| object),
-        watches.start(&caches.accounts, Some(&mine), by_label, |object| object),
-        watches.start(&caches.budgets, Some(&mine), by_label, |object| object),
-        watches.start(&caches.policies, Some(&mine), by_label, |object| object),
-        watches.start(&caches.revisions, Some(&mine), by_label, |object| object),
-        watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from),
+        watches.start(&caches.pipelines, None, itself, |pipeline| pipeline, Some(asks_otherwise)),
+        watches.start(&caches.deployments, Some(&mine), by_label, |object| object, None),
+        watches.start(&caches.services, Some(&mine), by_label, |object| object, None),
+        watches.start(&caches.maps, Some(&mine), by_label, |object| object, None),
+        watches.start(&caches.accounts, Some(&mine), by_label, |object| object, None),
+        watches.start(&caches.budgets, Some(&mine), by_label, |object| object, None),
+        watches.start(&caches.policies, Some(&mine), by_label, |object| object, None),
+        watches.start(&caches.revisions, Some(&mine), by_label, |object| object, None),
+        watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from, None),
     ];
     if !arguments.without_nodes {
         let nodes: Arc<Cache<NodeFacts>> = Arc::default();
@@ -281,7 +281,7 @@ async fn scrape(answers: Arc<Answers>, pods: Arc<Cache<WorkerPod>>, work: Arc<Wo
             })
         });
         for key in answers.round(targets.collect(), clock()).await {
-            work.wake(key);
+            work.wake(key, false);
         }
     }
 }
@@ -301,6 +301,7 @@ impl Watches<'_> {
         labels: Option<&str>,
         of: fn(&DeserializeGuard<K>) -> Option<Key>,
         keeping: fn(K) -> T,
+        asks: Asks<T>,
     ) -> BoxFuture<'static, ()>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -319,7 +320,8 @@ impl Watches<'_> {
         let config =
             watcher::Config { label_selector: labels.map(str::to_owned), ..watcher::Config::default() };
         let work = Arc::clone(self.work);
-        self.tasks.spawn(keep(api, config, Arc::clone(cache), of, keeping, move |key| work.wake(key)));
+        let wake = move |key, changed| work.wake(key, changed);
+        self.tasks.spawn(keep(api, config, Arc::clone(cache), of, keeping, asks, wake));
         let cache = Arc::clone(cache);
         Box::pin(async move { cache.complete().await })
     }
@@ -327,7 +329,7 @@ impl Watches<'_> {
     fn nodes(&mut self, cache: &Arc<Cache<NodeFacts>>) -> BoxFuture<'static, ()> {
         let api: Api<DeserializeGuard<Node>> = Api::all(self.client.clone());
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
-        self.tasks.spawn(keep(api, config, Arc::clone(cache), nobody, NodeFacts::from, |_| {}));
+        self.tasks.spawn(keep(api, config, Arc::clone(cache), nobody, NodeFacts::from, None, |_, _| {}));
         let cache = Arc::clone(cache);
         Box::pin(async move { cache.complete().await })
     }
@@ -349,7 +351,7 @@ mod tests {
     #[tokio::test]
     async fn work_that_panics_leaves_its_pipeline_to_the_next_try() {
         let (work, metrics) = (Work::default(), Metrics::new().unwrap());
-        work.wake(Key { namespace: "n".into(), name: "a".into() });
+        work.wake(Key { namespace: "n".into(), name: "a".into() }, true);
         let (again, tried_again) = oneshot::channel();
         let again = Arc::new(Mutex::new(Some(again)));
         let tries = Arc::new(AtomicUsize::new(0));
