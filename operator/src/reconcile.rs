@@ -96,7 +96,24 @@ pub struct Context {
 struct Written {
     at: Instant,
     status: DataPipelineStatus,
+    /// What the API server made of it.
+    stored: Option<DataPipelineStatus>,
+    /// The version of the object that has it.
+    version: Option<u64>,
     uid: String,
+}
+
+impl Written {
+    /// Whether this is still what an object says, as far as can be known: the object is older, or nobody wrote another status since.
+    fn stands(&self, object: &DataPipeline) -> bool {
+        let shows = version(object).zip(self.version).is_some_and(|(found, mine)| found >= mine);
+        !shows || object.status == self.stored
+    }
+}
+
+/// The version of an object. A number, wherever Kubernetes itself keeps it.
+fn version(object: &DataPipeline) -> Option<u64> {
+    object.metadata.resource_version.as_deref()?.parse().ok()
 }
 
 /// Why a pipeline could not be worked on. What people must repair stands in its status as well.
@@ -460,10 +477,11 @@ impl Context {
         status::status(before, &facts, Timestamp::now())
     }
 
-    /// What was written last: the cache may be older.
+    /// What was written last, for as long as the cache is older, and else what it says: somebody may have written there.
     fn before(&self, key: &Key, raw: &DataPipeline) -> DataPipelineStatus {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let mine = written.get(key).filter(|written| Some(&written.uid) == raw.metadata.uid.as_ref());
+        let mine = mine.filter(|written| written.stands(raw));
         mine.map_or_else(|| raw.status.clone().unwrap_or_default(), |written| written.status.clone())
     }
 
@@ -495,18 +513,20 @@ impl Context {
             "status": new,
         });
         self.metrics.written("DataPipeline");
-        match api.patch_status(&key.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await {
-            Ok(_) => {}
+        let parameters = PatchParams::apply(MANAGER).force();
+        let made = match api.patch_status(&key.name, &parameters, &Patch::Apply(&body)).await {
+            Ok(made) => made,
             // Gone, or another of the same name: the watch tells.
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {
                 return Ok(Outcome::Again(LOOK_AGAIN));
             }
             Err(error) => return Err(ReconcileError::Status(error)),
-        }
+        };
         for edge in edges(&before.conditions, &new.conditions) {
             self.tell(raw, edge).await;
         }
-        let written = Written { at: now, status: new, uid: raw.metadata.uid.clone().unwrap_or_default() };
+        let (uid, version) = (raw.metadata.uid.clone().unwrap_or_default(), version(&made));
+        let written = Written { at: now, status: new, stored: made.status, version, uid };
         self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
         Ok(Outcome::Again(LOOK_AGAIN))
     }
@@ -555,7 +575,7 @@ impl Context {
             .map_err(ReconcileError::Status)?;
         #[expect(clippy::disallowed_methods, reason = "the time of a write")]
         let at = Instant::now();
-        let written = Written { at, status: new, uid: String::new() };
+        let written = Written { at, status: new, stored: None, version: None, uid: String::new() };
         self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
         Ok(())
     }
