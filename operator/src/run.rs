@@ -11,6 +11,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::StatusCode;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -48,7 +50,41 @@ pub enum Stopped {
     /// What is known would grow old without anybody noticing.
     #[error("a watch, or the asking of workers, ended: nothing new is seen any more")]
     Blind(#[source] Option<JoinError>),
+    /// Without these nothing can be decided.
+    #[error("cannot list {0}; give the operator's role the verbs list and watch, as the chart does")]
+    Unreadable(String),
 }
+
+/// Kinds that cannot be listed although nothing can be decided without, while the operator waits for them.
+#[derive(Debug, Default)]
+pub struct Unreadable(Mutex<Vec<&'static str>>);
+
+impl Unreadable {
+    fn set(&self, kinds: Vec<&'static str>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = kinds;
+    }
+
+    fn text(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).join(", ")
+    }
+}
+
+/// How long is waited for everything that exists.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// For kinds without which most can be done.
+    optional: Duration,
+    /// Until it is told of.
+    told: Duration,
+    /// Until another operator may try.
+    given_up: Duration,
+}
+
+const PATIENCE: Patience = Patience {
+    optional: Duration::from_secs(10),
+    told: Duration::from_secs(30),
+    given_up: Duration::from_secs(60),
+};
 
 /// How the API server is talked to: the queue decides when a call that failed is made again, not the client within it.
 fn plain(config: Config) -> Config {
@@ -77,7 +113,12 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
     let listener = TcpListener::bind(arguments.listen)
         .await
         .with_context(|| format!("cannot listen on {}; choose another with --listen", arguments.listen))?;
-    let health = Arc::new(Health { metrics: Arc::clone(&metrics), started: AtomicBool::new(false) });
+    let unreadable = Arc::new(Unreadable::default());
+    let health = Arc::new(Health {
+        metrics: Arc::clone(&metrics),
+        started: AtomicBool::new(false),
+        unreadable: Arc::clone(&unreadable),
+    });
     tokio::spawn(axum::serve(listener, router(Arc::clone(&health))).into_future());
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -102,7 +143,7 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
             // What was begun ends with the process: nothing more may be written.
             Err(lost) => return Err(lost.into()),
         },
-        stopped = look_after(client, arguments, metrics) => Err(stopped.into()),
+        stopped = look_after(client, arguments, metrics, &unreadable) => Err(stopped.into()),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
@@ -113,6 +154,7 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
 struct Health {
     metrics: Arc<Metrics>,
     started: AtomicBool,
+    unreadable: Arc<Unreadable>,
 }
 
 fn router(health: Arc<Health>) -> Router {
@@ -121,10 +163,13 @@ fn router(health: Arc<Health>) -> Router {
         .route(
             "/readyz",
             get(|State(health): State<Arc<Health>>| async move {
-                if health.started.load(Ordering::Relaxed) {
-                    (StatusCode::OK, "ready\n")
+                let unreadable = health.unreadable.text();
+                if !unreadable.is_empty() {
+                    (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", Stopped::Unreadable(unreadable)))
+                } else if health.started.load(Ordering::Relaxed) {
+                    (StatusCode::OK, "ready\n".to_owned())
                 } else {
-                    (StatusCode::SERVICE_UNAVAILABLE, "starting\n")
+                    (StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_owned())
                 }
             }),
         )
@@ -152,7 +197,12 @@ impl Work {
 }
 
 /// Looks after all pipelines, as the one that may: the caller has the lease. Ends when it no longer can.
-pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<Metrics>) -> Stopped {
+pub async fn look_after(
+    client: Client,
+    arguments: &OperatorArgs,
+    metrics: Arc<Metrics>,
+    unreadable: &Unreadable,
+) -> Stopped {
     let work = Arc::new(Work::default());
     let mut caches = Caches::default();
     let mut tasks = JoinSet::new();
@@ -163,24 +213,22 @@ pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<M
         tasks: &mut tasks,
     };
     let mine = format!("{MANAGED_BY}={MANAGER}");
-    let mut complete = vec![
-        watches.start(&caches.pipelines, None, itself, |pipeline| pipeline, Some(asks_otherwise)),
-        watches.start(&caches.deployments, Some(&mine), by_label, |object| object, None),
-        watches.start(&caches.services, Some(&mine), by_label, |object| object, None),
-        watches.start(&caches.maps, Some(&mine), by_label, |object| object, None),
-        watches.start(&caches.accounts, Some(&mine), by_label, |object| object, None),
-        watches.start(&caches.budgets, Some(&mine), by_label, |object| object, None),
-        watches.start(&caches.policies, Some(&mine), by_label, |object| object, None),
-        watches.start(&caches.revisions, Some(&mine), by_label, |object| object, None),
-        watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from, None),
-    ];
+    watches.start(&caches.pipelines, None, itself, |pipeline| pipeline, Some(asks_otherwise));
+    watches.start(&caches.deployments, Some(&mine), by_label, |object| object, None);
+    watches.start(&caches.services, Some(&mine), by_label, |object| object, None);
+    watches.start(&caches.maps, Some(&mine), by_label, |object| object, None);
+    watches.start(&caches.accounts, Some(&mine), by_label, |object| object, None);
+    watches.start(&caches.budgets, Some(&mine), by_label, |object| object, None);
+    watches.start(&caches.policies, Some(&mine), by_label, |object| object, None);
+    watches.start(&caches.revisions, Some(&mine), by_label, |object| object, None);
+    watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from, None);
     if !arguments.without_nodes {
         let nodes: Arc<Cache<NodeFacts>> = Arc::default();
-        complete.push(watches.nodes(&nodes));
+        watches.nodes(&nodes);
         caches.nodes = Some(nodes);
     }
-    for cache in complete {
-        cache.await;
+    if let Err(stopped) = everything(&caches, unreadable, PATIENCE).await {
+        return stopped;
     }
     tracing::info!("everything that exists is known");
     let answers: Arc<Answers> = Arc::default();
@@ -199,6 +247,65 @@ pub async fn look_after(client: Client, arguments: &OperatorArgs, metrics: Arc<M
         never = serve(&work, &metrics, most, look) => match never {},
         ended = tasks.join_next() => Stopped::Blind(ended.and_then(Result::err)),
     }
+}
+
+/// Waits until everything that exists is known, of some kinds only as far as it may be read: each object of theirs is then asked for where
+/// it is needed, and where that is not permitted either its pipeline says so.
+async fn everything(caches: &Caches, unreadable: &Unreadable, patience: Patience) -> Result<(), Stopped> {
+    let Caches { pipelines, deployments, services, maps, accounts, budgets, policies, revisions, pods, nodes } =
+        caches;
+    let needed: [(&str, BoxFuture<'_, ()>); 5] = [
+        ("datapipelines", Box::pin(pipelines.complete())),
+        ("deployments", Box::pin(deployments.complete())),
+        ("configmaps", Box::pin(maps.complete())),
+        ("controllerrevisions", Box::pin(revisions.complete())),
+        ("pods", Box::pin(pods.complete())),
+    ];
+    let optional: [BoxFuture<'_, ()>; 5] = [
+        Box::pin(services.answered()),
+        Box::pin(accounts.answered()),
+        Box::pin(budgets.answered()),
+        Box::pin(policies.answered()),
+        Box::pin(async {
+            if let Some(nodes) = nodes {
+                nodes.answered().await;
+            }
+        }),
+    ];
+    let both = futures_util::future::join(
+        all_of(needed.into(), unreadable, patience),
+        tokio::time::timeout(patience.optional, futures_util::future::join_all(optional)),
+    );
+    both.await.0
+}
+
+/// Waits for each, tells of those that are missing, and gives up.
+async fn all_of(
+    needed: Vec<(&'static str, BoxFuture<'_, ()>)>,
+    unreadable: &Unreadable,
+    patience: Patience,
+) -> Result<(), Stopped> {
+    let mut missing: Vec<&str> = needed.iter().map(|(kind, _)| *kind).collect();
+    let mut known: FuturesUnordered<_> =
+        needed.into_iter().map(|(kind, known)| known.map(move |()| kind)).collect();
+    let told = tokio::time::sleep(patience.told);
+    let given_up = tokio::time::sleep(patience.given_up);
+    tokio::pin!(told, given_up);
+    let mut is_told = false;
+    while !missing.is_empty() {
+        tokio::select! {
+            Some(kind) = known.next() => missing.retain(|other| *other != kind),
+            () = &mut told, if !is_told => {
+                is_told = true;
+                tracing::error!("{}", Stopped::Unreadable(missing.join(", ")));
+            }
+            () = &mut given_up => return Err(Stopped::Unreadable(missing.join(", "))),
+        }
+        if is_told {
+            unreadable.set(missing.clone());
+        }
+    }
+    Ok(())
 }
 
 /// Works on pipelines that are due, a bounded number at once.
@@ -294,7 +401,7 @@ struct Watches<'a> {
 }
 
 impl Watches<'_> {
-    /// Begins a watch; what is given back ends when the cache is complete.
+    /// Begins a watch.
     fn start<K, T>(
         &mut self,
         cache: &Arc<Cache<T>>,
@@ -302,8 +409,7 @@ impl Watches<'_> {
         of: fn(&DeserializeGuard<K>) -> Option<Key>,
         keeping: fn(K) -> T,
         asks: Asks<T>,
-    ) -> BoxFuture<'static, ()>
-    where
+    ) where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
             + std::fmt::Debug
@@ -322,16 +428,12 @@ impl Watches<'_> {
         let work = Arc::clone(self.work);
         let wake = move |key, changed| work.wake(key, changed);
         self.tasks.spawn(keep(api, config, Arc::clone(cache), of, keeping, asks, wake));
-        let cache = Arc::clone(cache);
-        Box::pin(async move { cache.complete().await })
     }
 
-    fn nodes(&mut self, cache: &Arc<Cache<NodeFacts>>) -> BoxFuture<'static, ()> {
+    fn nodes(&mut self, cache: &Arc<Cache<NodeFacts>>) {
         let api: Api<DeserializeGuard<Node>> = Api::all(self.client.clone());
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
         self.tasks.spawn(keep(api, config, Arc::clone(cache), nobody, NodeFacts::from, None, |_, _| {}));
-        let cache = Arc::clone(cache);
-        Box::pin(async move { cache.complete().await })
     }
 }
 
@@ -368,6 +470,24 @@ mod tests {
             tried = tried_again => tried.unwrap(),
         }
         assert_eq!(tries.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_cannot_be_listed_is_named_and_the_lease_given_back() {
+        let unreadable = Unreadable::default();
+        let needed: Vec<(&'static str, BoxFuture<'_, ()>)> = vec![
+            ("pods", Box::pin(std::future::ready(()))),
+            ("configmaps", Box::pin(std::future::pending())),
+        ];
+        // Told of first, as soon as both are due.
+        let patience = Patience {
+            optional: Duration::ZERO,
+            told: Duration::ZERO,
+            given_up: Duration::from_millis(50),
+        };
+        let stopped = all_of(needed, &unreadable, patience).await.unwrap_err();
+        assert_eq!(unreadable.text(), "configmaps");
+        assert!(stopped.to_string().contains("cannot list configmaps;"));
     }
 
     #[tokio::test]

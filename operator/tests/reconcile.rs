@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clap::{Args as _, Command, FromArgMatches as _};
 use feedmill_operator::metrics::Metrics;
-use feedmill_operator::run::look_after;
+use feedmill_operator::run::{Unreadable, look_after};
 use feedmill_operator::settings::OperatorArgs;
 use serde_json::{Value, json};
 use support::{DEPLOYMENTS, PIPELINES, PODS, SERVICES, Server, pipeline};
@@ -27,7 +27,7 @@ fn settings() -> OperatorArgs {
 fn operator(server: &Server) -> JoinHandle<()> {
     let client = server.client.clone();
     tokio::spawn(async move {
-        let stopped = look_after(client, &settings(), Arc::new(Metrics::new().unwrap())).await;
+        let stopped = look_after(client, &settings(), Arc::new(Metrics::new().unwrap()), &Unreadable::default()).await;
         panic!("{stopped}");
     })
 }
@@ -289,6 +289,18 @@ async fn a_status_that_somebody_overwrites_is_written_again() {
     };
     server.until("the status is right again", is_mended).await;
     assert_eq!(before["readyReplicas"], 2);
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn a_kind_that_may_not_be_listed_stops_no_pipeline() {
+    let server = Server::start().await;
+    server.forbid_lists("apis/networking.k8s.io/v1/networkpolicies");
+    server.forbid_lists(SERVICES);
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2, "networkPolicy": {"enabled": true}})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    assert_eq!(server.count(SERVICES), 1);
     stop(operator).await;
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::{Args as _, Command, FromArgMatches as _};
 use feedmill_operator::leader::Candidate;
 use feedmill_operator::metrics::Metrics;
-use feedmill_operator::run::look_after;
+use feedmill_operator::run::{Unreadable, look_after};
 use feedmill_operator::settings::OperatorArgs;
 use serde_json::{Value, json};
 use support::{DEPLOYMENTS, PIPELINES, SERVICES, Server, pipeline};
@@ -21,7 +21,7 @@ fn operator(server: &Server, name: &str) -> JoinHandle<()> {
     let words = ["operator", "--worker-image=worker:1", "--identity", name, "--without-nodes"];
     let settings = OperatorArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
     let client = server.client.clone();
-    tokio::spawn(async move { panic!("{}", look_after(client, &settings, Arc::new(Metrics::new().unwrap())).await) })
+    tokio::spawn(async move { panic!("{}", look_after(client, &settings, Arc::new(Metrics::new().unwrap()), &Unreadable::default()).await) })
 }
 
 fn replicas(server: &Server, name: &str) -> Option<i64> {
