@@ -20,6 +20,9 @@ pub mod observe;
 /// What workers say of themselves.
 pub mod scrape;
 
+/// What a spec asks for beyond the defaults.
+pub mod sparse;
+
 /// Stored resource → pipeline whose fields agree.
 pub mod validate;
 

@@ -15,8 +15,10 @@ use k8s_openapi::api::networking::v1::NetworkPolicyPeer;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::sparse::sparse;
 use crate::types::{AutoscalingMode, DataPipeline, PlacementSpec, PullPolicy, SpreadMode, WorkerSpec};
 
 /// Nothing is written for a pipeline with this annotation.
@@ -61,10 +63,12 @@ pub struct ValidatedPipeline {
     pub generation: i64,
     /// Whether nothing may be written.
     pub paused: bool,
-    /// What workers read, as YAML.
+    /// What workers read, as YAML, without what is so by default: an older worker may not know a field that this operator knows.
     pub document: String,
     /// A hash of everything in the spec that decides bytes.
     pub plan_inputs: String,
+    /// A hash of everything in the resource that workers' pods are made from, and of nothing of the operator's own.
+    pub template_inputs: String,
     /// What each stream is read for.
     pub purposes: Vec<(String, Purpose)>,
     /// How many workers.
@@ -145,6 +149,41 @@ pub fn short_hash(bytes: &[u8]) -> String {
     hex(digest.get(..8).unwrap_or_default())
 }
 
+/// How inputs are hashed. An operator that hashes otherwise writes another word here, and must know this form as well: what it finds by
+/// another hash it takes for another pipeline's, and replaces every fleet.
+const FORM: &str = "v1-";
+
+/// Whether these inputs are others, by hashes that may not be comparable: then they are not.
+#[must_use]
+pub fn are_others(theirs: &str, inputs: &str) -> bool {
+    let form = |inputs: &str| inputs.split_once('-').map(|(form, _)| form.to_owned());
+    theirs != inputs && form(theirs) == form(inputs)
+}
+
+/// The hashes of what decides bytes and of what pods are made from.
+fn inputs(raw: &DataPipeline) -> (String, String) {
+    let mut spec = sparse(&raw.spec);
+    let hash = |inputs: &Value| FORM.to_owned() + &short_hash(inputs.to_string().as_bytes());
+    let part = |name: &str| spec.get(name).cloned().unwrap_or_default();
+    let plan = hash(&json!([part("streams"), part("processor"), part("limits")]));
+    if let Value::Object(spec) = &mut spec {
+        // By these alone no pod differs.
+        for field in
+            ["suspend", "replicas", "autoscaling", "updateStrategy", "disruptionBudget", "networkPolicy"]
+        {
+            spec.remove(field);
+        }
+        if let Some(Value::Object(worker)) = spec.get_mut("worker") {
+            worker.remove("serviceAccountAnnotations");
+            if worker.is_empty() {
+                spec.remove("worker");
+            }
+        }
+    }
+    let restart_at = raw.annotations().get(RESTART_AT);
+    (plan, hash(&restart_at.map_or_else(|| json!([&spec]), |at| json!([&spec, at]))))
+}
+
 /// Checks a stored pipeline.
 ///
 /// # Errors
@@ -169,8 +208,11 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
     if let Err(found) = document.validate() {
         errors.extend(found);
     }
-    let plan_inputs = serde_json::to_vec(&(&spec.streams, &spec.processor, &spec.limits)).unwrap_or_default();
-    let text = serde_saphyr::to_string(&document).unwrap_or_else(|error| {
+    let (plan_inputs, template_inputs) = inputs(raw);
+    let text = json!({
+        "apiVersion": document.api_version, "kind": document.kind, "metadata": document.metadata, "spec": sparse(&document.spec),
+    });
+    let text = serde_saphyr::to_string(&text).unwrap_or_else(|error| {
         errors.push(wrong("spec", format!("cannot be written for workers: {error}")));
         String::new()
     });
@@ -186,7 +228,8 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
         generation: raw.metadata.generation.unwrap_or_default(),
         paused: raw.annotations().contains_key(PAUSE),
         document: text,
-        plan_inputs: short_hash(&plan_inputs),
+        plan_inputs,
+        template_inputs,
         purposes: spec.streams.iter().map(|stream| (stream.name.clone(), stream.purpose)).collect(),
         size,
         placement: spec.placement.clone(),

@@ -77,6 +77,12 @@ fn workers_read_the_document_and_nothing_that_only_the_cluster_reads() {
     let one = pipeline("");
     let document: Pipeline = serde_saphyr::from_str(&one.document).unwrap();
     assert_eq!(document.validate().unwrap().streams[0].seed, 42);
+    // What is so by default is not written, and is read all the same.
+    assert!(!one.document.contains("maxTokens"));
+    let raw = stored("s3: {forcePathStyle: true}\nserving: {maxRange: 32}").spec;
+    let spec = PipelineSpec::of_data(raw.s3, raw.streams, raw.processor, raw.limits, raw.cache, raw.serving);
+    let document = pipeline("s3: {forcePathStyle: true}\nserving: {maxRange: 32}").document;
+    assert_eq!(serde_saphyr::from_str::<Pipeline>(&document).unwrap().spec, spec);
     for lines in [
         "replicas: 9",
         "suspend: true",
