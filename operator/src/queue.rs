@@ -39,6 +39,17 @@ pub enum Outcome {
     Gone,
 }
 
+impl Outcome {
+    /// The same, with another look after this long at the latest.
+    #[must_use]
+    pub fn no_later(self, than: Option<Duration>) -> Self {
+        match (self, than) {
+            (Self::Again(after), Some(than)) => Self::Again(after.min(than)),
+            (other, _) => other,
+        }
+    }
+}
+
 impl Queue {
     /// Something happened to a pipeline. Changed: to what people ask of it, which may be what ends a failure.
     pub fn wake(&mut self, key: Key, at: Instant, changed: bool) {

@@ -204,7 +204,7 @@ impl Context {
         self.metrics.size(key, new.desired_replicas, new.ready_replicas);
         let written = self.write_status(key, &raw, &before, new, now).await?;
         result?;
-        Ok(written)
+        Ok(written.no_later(observed.next_trouble(Timestamp::now())))
     }
 
     /// Observe: everything that exists of it.
@@ -609,6 +609,12 @@ struct Observed {
 impl Observed {
     fn workers(&self) -> Vec<(&str, &WorkerStatus)> {
         self.answers.iter().map(|(pod, status)| (pod.as_str(), status.as_ref())).collect()
+    }
+
+    /// When the next pod has waited too long.
+    fn next_trouble(&self, now: Timestamp) -> Option<Duration> {
+        let staying = self.pods.iter().filter(|pod| pod.stays());
+        staying.filter_map(|pod| pod.waiting_left(now.as_second())).filter(|left| !left.is_zero()).min()
     }
 
     /// Those that read by the present streams.

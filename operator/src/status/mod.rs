@@ -97,7 +97,7 @@ pub fn status(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) ->
         Rollout::Done if facts.deployment_is_old => Rollout::Going,
         other => other,
     };
-    let view = View { facts, serving, staying: &staying, rollout };
+    let view = View { facts, serving, staying: &staying, rollout, now: now.as_second() };
     view.ready(&mut conditions);
     view.others(&mut conditions);
     let samples =
@@ -192,6 +192,7 @@ struct View<'a> {
     serving: i32,
     staying: &'a [&'a WorkerPod],
     rollout: Rollout,
+    now: i64,
 }
 
 impl View<'_> {
@@ -231,7 +232,10 @@ impl View<'_> {
             return ("PlanDiffers", message);
         }
         if let Some((pod, trouble)) = self.trouble() {
-            return (trouble.reason(), troubled(pod, trouble));
+            return (trouble.reason(), troubled(pod, &trouble));
+        }
+        if let Some(message) = self.refused() {
+            return ("PodsRefused", message);
         }
         let doing = self.facts.workers.iter().find_map(|(pod, status)| {
             let doing = status.doing.as_deref().filter(|_| status.state == WorkerState::Starting)?;
@@ -255,9 +259,21 @@ impl View<'_> {
     }
 
     /// The worst that is wrong with a pod.
-    fn trouble(&self) -> Option<(&WorkerPod, &Trouble)> {
-        let troubled = self.staying.iter().filter_map(|pod| Some((*pod, pod.trouble.as_ref()?)));
+    fn trouble(&self) -> Option<(&WorkerPod, Trouble)> {
+        let troubled = self.staying.iter().filter_map(|pod| Some((*pod, pod.trouble_at(self.now)?)));
         troubled.max_by(|(a_pod, a), (b_pod, b)| (a, &b_pod.name).cmp(&(b, &a_pod.name)))
+    }
+
+    /// Pods that could not even be made: a quota, or an admission that refuses them.
+    fn refused(&self) -> Option<String> {
+        let status = self.facts.deployment.and_then(|deployment| deployment.status.as_ref())?;
+        let failure = status
+            .conditions
+            .iter()
+            .flatten()
+            .find(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True")?;
+        let words = failure.message.as_deref().unwrap_or_default();
+        Some(format!("the API server refuses pods: {words}; raise the quota that it names, or correct the spec"))
     }
 
     fn plans_differ(&self) -> Option<String> {
@@ -314,9 +330,12 @@ impl View<'_> {
                 conditions.set("Degraded", Truth::True, reason, &message);
             }
             (None, Some((pod, trouble)), _) => {
-                conditions.set("Degraded", Truth::True, trouble.reason(), &troubled(pod, trouble));
+                conditions.set("Degraded", Truth::True, trouble.reason(), &troubled(pod, &trouble));
             }
             (None, None, problem) => match (self.plans_differ(), problem) {
+                (None, _) if let Some(message) = self.refused() => {
+                    conditions.set("Degraded", Truth::True, "PodsRefused", &message);
+                }
                 (Some(message), _) => conditions.set("Degraded", Truth::True, "PlanDiffers", &message),
                 (None, Some(problem)) => conditions.set("Degraded", Truth::True, "WorkerProblem", &problem),
                 (None, None) => conditions.set("Degraded", Truth::False, "AsExpected", ""),
@@ -400,7 +419,7 @@ impl View<'_> {
         match (read, reading, crashed) {
             (true, _, _) => conditions.set("SourceReady", Truth::True, "DataRead", ""),
             (false, _, Some((pod, trouble))) => {
-                conditions.set("SourceReady", Truth::False, "CannotReadData", &troubled(pod, trouble));
+                conditions.set("SourceReady", Truth::False, "CannotReadData", &troubled(pod, &trouble));
             }
             (false, Some((pod, doing)), None) => {
                 conditions.set("SourceReady", Truth::False, "ReadingData", &format!("{pod} is {doing}"));
@@ -439,7 +458,7 @@ fn words(obstacle: &Obstacle) -> (&'static str, String) {
         Obstacle::Forbidden(what) => (
             "Forbidden",
             format!(
-                "the operator may not: {what}; give its role that verb, as the chart does, or lift the quota"
+                "the operator may not: {what}; give its role that verb, as the chart does, or lift what forbids it"
             ),
         ),
     }

@@ -82,6 +82,10 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
         theirs: "sha256:1".into(),
         recorded: "sha256:0".into(),
     };
+    let mut refused = deployment(1, 0, 0);
+    refused.status.as_mut().unwrap().conditions = serde_json::from_value(json!([{"type": "ReplicaFailure", "status": "True",
+        "reason": "FailedCreate", "message": "exceeded quota: pods=2"}]))
+    .unwrap();
     let cases = [
         (
             Case { lines: "replicas: 1", pods: vec![pod("a", true)], ..Case::default() },
@@ -124,6 +128,16 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             },
             "False",
             "PlanDiffers",
+        ),
+        (
+            Case { deployment: Some(refused), ..Case::default() },
+            "False",
+            "PodsRefused",
+        ),
+        (
+            Case { pods: vec![troubled("a", Trouble::CannotStart("secret".into()))], ..Case::default() },
+            "False",
+            "WorkerCannotStart",
         ),
         (Case { pods: vec![pod("a", true)], changing: true, ..Case::default() }, "False", "PlanChanging"),
         (
