@@ -87,8 +87,9 @@ const PATIENCE: Patience = Patience {
 };
 
 /// How the API server is talked to: the queue decides when a call that failed is made again, not the client within it.
-fn plain(config: Config) -> Config {
-    Config { default_retry: false, read_timeout: Some(SILENCE), reset_reader_on_write: true, ..config }
+fn plain(mut config: Config) -> Config {
+    (config.default_retry, config.read_timeout, config.reset_reader_on_write) = (false, Some(SILENCE), true);
+    config
 }
 
 /// Runs the operator.
