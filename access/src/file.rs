@@ -26,9 +26,9 @@ pub(crate) struct Reread<T> {
     current: RwLock<Arc<T>>,
     seen: Mutex<Seen>,
     /// Times that something new was made of other contents.
-    pub(crate) changes: AtomicU64,
+    changes: AtomicU64,
     /// Times that other contents could not be used.
-    pub(crate) failures: AtomicU64,
+    failures: AtomicU64,
 }
 
 /// What the files were when they were last looked at.
@@ -66,6 +66,11 @@ impl<T> Reread<T> {
     /// What was last made.
     pub(crate) fn current(&self) -> Arc<T> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Times that changed files came into use, and times that they could not.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.changes.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
     }
 
     /// Looks at the files again. Says in the log what follows, once for each change.

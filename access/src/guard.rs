@@ -187,25 +187,16 @@ impl Guard {
     /// What has happened so far.
     #[must_use]
     pub fn stats(&self) -> GuardStats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let sum = |of: fn(&Counters<'_>) -> u64| {
-            let tokens =
-                self.tokens.as_ref().map(|t| Counters { changes: &t.changes, failures: &t.failures });
-            let tls = self.tls.as_ref().map(|t| Counters { changes: &t.changes, failures: &t.failures });
-            tokens.iter().chain(&tls).map(of).sum()
-        };
+        let of = [self.tokens.as_ref().map(Reread::counts), self.tls.as_ref().map(Reread::counts)];
+        let add = |a: (u64, u64), b: (u64, u64)| (a.0 + b.0, a.1 + b.1);
+        let (changes, failures) = of.into_iter().flatten().fold((0, 0), add);
         GuardStats {
             tokens: self.tokens.as_ref().map_or(0, |tokens| tokens.current().len() as u64),
-            denied: read(&self.denied),
-            changes: sum(|counters| counters.changes.load(Ordering::Relaxed)),
-            failures: sum(|counters| counters.failures.load(Ordering::Relaxed)),
+            denied: self.denied.load(Ordering::Relaxed),
+            changes,
+            failures,
         }
     }
-}
-
-struct Counters<'a> {
-    changes: &'a AtomicU64,
-    failures: &'a AtomicU64,
 }
 
 /// Whether a request was sent to an address, to localhost, or to a name without a dot: nobody can own one of these and

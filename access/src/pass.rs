@@ -154,12 +154,6 @@ impl Pass {
         Ok(Self(Arc::new(Inner { token, authorities, ..Inner::default() })))
     }
 
-    /// Whether requests carry a token.
-    #[must_use]
-    pub fn has_token(&self) -> bool {
-        self.0.token.is_some()
-    }
-
     /// Puts the token into a request's headers.
     pub fn show(&self, headers: &mut HeaderMap) -> Shown {
         let value = self.0.token.as_ref().map(|held| match held {

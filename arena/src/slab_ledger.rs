@@ -124,6 +124,9 @@ impl SlabLedger {
 
     /// Gives up what stands in the way of `pages`, as little recently used as can be.
     fn make_way(&mut self, pages: u64) -> Option<(usize, u64)> {
+        if self.idle.is_empty() {
+            return None;
+        }
         let mut scratch = self.free.clone();
         let (slab, start) = self.idle.values().find_map(|id| {
             let place = self.places.get(id)?.place;

@@ -78,18 +78,6 @@ pub struct SlabRegion {
 }
 
 impl SlabRegion {
-    /// Bytes of the batch.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.held.len
-    }
-
-    /// Whether it has no bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.held.len == 0
-    }
-
     /// Whether its place was given up.
     #[must_use]
     pub fn is_void(&self) -> bool {

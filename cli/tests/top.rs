@@ -41,13 +41,20 @@ fn run(folder: &Path, arguments: &[&str]) -> Output {
     let status = json!({"worker": "w", "version": "0", "state": "ready", "cores": 1, "streams": {}, "work_ahead": 12, "ready": 3, "batches": 1,
         "samples": 123_456, "bytes_out": 2_500_000, "bytes_in": 0, "busy_ms": 0, "bad": {},
         "problems": ["images of captions are refused\u{1b}[2J"], "reports": [rank(0, 2, 20), rank(1, 1, 10)]});
-    let pod = |name: &str| json!({"metadata": {"name": name}, "spec": {"nodeName": "n1", "containers": [{}]}});
+    let pod =
+        |name: &str| json!({"metadata": {"name": name}, "spec": {"nodeName": "n1", "containers": [{}]}});
     let files = [
         ("fleet.json", pipeline("fleet", "True", "WorkersServe", "")),
-        ("all.json", json!({"items": [pipeline("fleet", "True", "WorkersServe", ""), pipeline("other", "False", "ImagePullFailed", "0 of 3 workers serve"),
-            {"metadata": {"name": "new", "namespace": "team"}}]})),
-        ("pods.json", json!({"items": [pod("fleet-worker-2"), pod("fleet-worker-1"),
-            {"metadata": {"name": "going", "deletionTimestamp": "2026-01-01T00:00:00Z"}}]})),
+        (
+            "all.json",
+            json!({"items": [pipeline("fleet", "True", "WorkersServe", ""), pipeline("other", "False", "ImagePullFailed", "0 of 3 workers serve"),
+            {"metadata": {"name": "new", "namespace": "team"}}]}),
+        ),
+        (
+            "pods.json",
+            json!({"items": [pod("fleet-worker-2"), pod("fleet-worker-1"),
+            {"metadata": {"name": "going", "deletionTimestamp": "2026-01-01T00:00:00Z"}}]}),
+        ),
         ("status.json", status),
     ];
     for (name, value) in files {

@@ -110,7 +110,11 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         rows.sort_unstable();
         for (position, hash) in rows {
-            anyhow::ensure!(position == chain.length(), "position {position} where {} was due", chain.length());
+            anyhow::ensure!(
+                position == chain.length(),
+                "position {position} where {} was due",
+                chain.length()
+            );
             chain.push(hash);
         }
         // The first wait is that for the fleet to start.
@@ -118,7 +122,10 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
             (waited, longest) = (waited + wait, longest.max(wait));
         }
         steps += 1;
-        println!("{}", json!({"step": steps, "positions": chain.length(), "chain": chain.hex(), "wait_ms": wait.as_millis()}));
+        println!(
+            "{}",
+            json!({"step": steps, "positions": chain.length(), "chain": chain.hex(), "wait_ms": wait.as_millis()})
+        );
         tokio::time::sleep(Duration::from_millis(arguments.step_ms)).await;
     }
     let seconds = begun.elapsed().as_secs_f64();

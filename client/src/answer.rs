@@ -129,16 +129,9 @@ fn problem(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Problem {
     {
         return problem;
     }
-    Problem {
-        kind: "about:blank".into(),
-        status: status.as_u16(),
-        title: status.canonical_reason().unwrap_or("unknown status").into(),
-        detail: String::from_utf8_lossy(body).chars().take(200).collect(),
-        remedy: None,
-        dataset: None,
-        line: None,
-        key: None,
-    }
+    let title = status.canonical_reason().unwrap_or("unknown status");
+    let detail: String = String::from_utf8_lossy(body).chars().take(200).collect();
+    Problem::new("about:blank", status.as_u16(), title, detail)
 }
 
 #[cfg(test)]

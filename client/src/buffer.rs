@@ -24,6 +24,7 @@ const WORTH_KEEPING: usize = 1 << 20;
 static KEPT: Mutex<Kept> = Mutex::new(Kept::none());
 
 /// A batch's bytes. Gives its memory back when it is dropped.
+#[derive(Clone)]
 pub(crate) struct Buffer(Vec<u8>);
 
 impl Buffer {
@@ -45,18 +46,6 @@ impl Buffer {
     /// The bytes, given away.
     pub(crate) fn into_vec(mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
-    }
-}
-
-impl From<Vec<u8>> for Buffer {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes)
-    }
-}
-
-impl Clone for Buffer {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use feedmill_protocol::http::{PATH_PLAN, PATH_REPORTS, PATH_STATUS, problem_kind};
+use feedmill_protocol::http::{PATH_PLAN, PATH_REPORTS, PATH_STATUS};
 use feedmill_protocol::model::ModelFacts;
 use feedmill_protocol::plan::{Plan, PlanDigest};
 use feedmill_protocol::report::{RankReport, RunBegin, WorkerStatus};
@@ -72,13 +72,19 @@ impl Fleet {
             return agent.plan(stream).await;
         }
         self.keep();
-        let timeouts = &self.inner.settings.timeouts;
         let history = SharedHistory::default();
+        let waited = self.inner.settings.timeouts.total;
+        tokio::time::timeout(waited, self.ask_plan(stream, &history)).await.unwrap_or_else(|_| {
+            history.note(self.inner.sources_note());
+            Err(ClientError::NoAnswer { path: PATH_PLAN, waited, history: history.snapshot() })
+        })
+    }
+
+    async fn ask_plan(&self, stream: &str, history: &SharedHistory) -> Result<StreamPlan, ClientError> {
         let begin = chance::now();
         let mut round = 0u32;
         loop {
-            let mut changed = std::pin::pin!(self.inner.changed.notified());
-            changed.as_mut().enable();
+            let changed = self.inner.changed.notified();
             let (mut denied, mut others) = (None, false);
             for member in self.members().iter() {
                 history.asking(&member.endpoint);
@@ -86,12 +92,8 @@ impl Fleet {
                     Ok(bytes) => return stream_plan(&bytes, &member.endpoint, stream),
                     Err(fault) => fault,
                 };
-                if matches!(&fault, Fault::Status { status, .. } if (400..500).contains(status)) {
-                    return Err(ClientError::Control {
-                        worker: member.endpoint.clone(),
-                        path: PATH_PLAN,
-                        fault: Box::new(fault),
-                    });
+                if fault.is_refusal() {
+                    return Err(ClientError::control(&member.endpoint, PATH_PLAN, fault));
                 }
                 match fault.verdict() {
                     Verdict::Denied => denied = Some((member.endpoint.clone(), Box::new(fault.clone()))),
@@ -108,18 +110,10 @@ impl Fleet {
             if let Some((worker, fault)) = denied.filter(|_| !others) {
                 return Err(ClientError::Denied { worker, fault });
             }
-            history.note(self.inner.sources_note());
             round = round.saturating_add(1);
-            let again = chance::now() + timeouts.backoff(round, chance::jitter());
-            if again - begin >= timeouts.total {
-                return Err(ClientError::NoAnswer {
-                    path: PATH_PLAN,
-                    waited: timeouts.total,
-                    history: history.snapshot(),
-                });
-            }
+            let pause = self.inner.settings.timeouts.backoff(round, chance::jitter());
             // Sooner when a worker is found.
-            let _ = tokio::time::timeout_at(again, changed).await;
+            let _ = tokio::time::timeout(pause, changed).await;
         }
     }
 
@@ -132,19 +126,7 @@ impl Fleet {
         let members = self.members();
         let asked = members.iter().map(|member| async {
             let answer = self.control(member, Method::GET, PATH_STATUS, Bytes::new()).await;
-            let status = match answer {
-                Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| ClientError::Malformed {
-                    worker: member.endpoint.clone(),
-                    path: PATH_STATUS,
-                    reason: error.to_string(),
-                }),
-                Err(fault) => Err(ClientError::Control {
-                    worker: member.endpoint.clone(),
-                    path: PATH_STATUS,
-                    fault: Box::new(fault),
-                }),
-            };
-            (member.endpoint.clone(), status)
+            (member.endpoint.clone(), worker_status(&member.endpoint, answer))
         });
         join_all(asked).await
     }
@@ -189,13 +171,10 @@ impl Fleet {
                 let (member, sent) = send(member).await;
                 let fault = match sent {
                     Ok(_) => return Ok(()),
-                    Err(Fault::Status { status: 409, problem })
-                        if problem.kind == problem_kind::RUN_MISMATCH =>
-                    {
-                        let (run, worker) = (report.run.clone(), member.endpoint.clone());
-                        return Err(ClientError::RunMismatch { run, worker, problem });
-                    }
-                    Err(fault) => fault,
+                    Err(fault) => match ClientError::run_mismatch(&report.run, &member.endpoint, fault) {
+                        Ok(mismatch) => return Err(mismatch),
+                        Err(fault) => fault,
+                    },
                 };
                 let after = chance::now() - begin;
                 history.push(Attempt { worker: member.endpoint.clone(), after, fault });
@@ -216,8 +195,7 @@ impl Fleet {
         let began = chance::now();
         let mut round = 0u32;
         loop {
-            let mut changed = std::pin::pin!(self.inner.changed.notified());
-            changed.as_mut().enable();
+            let changed = self.inner.changed.notified();
             let error = match self.report(&RankReport { begin: Some(begin), ..meter.report() }).await {
                 Err(error @ ClientError::NoAnswer { .. }) => error,
                 other => return other,
@@ -270,6 +248,19 @@ impl Fleet {
         let pause = self.inner.settings.timeouts.max_retry_after;
         Err(answer::refusal(status, &headers, &bytes, None, pause))
     }
+}
+
+/// What a worker or an agent says of itself.
+pub(crate) fn worker_status(
+    worker: &Endpoint,
+    answer: Result<impl AsRef<[u8]>, Fault>,
+) -> Result<WorkerStatus, ClientError> {
+    let bytes = answer.map_err(|fault| ClientError::control(worker, PATH_STATUS, fault))?;
+    serde_json::from_slice(bytes.as_ref()).map_err(|error| ClientError::Malformed {
+        worker: worker.clone(),
+        path: PATH_STATUS,
+        reason: error.to_string(),
+    })
 }
 
 /// Highest rendezvous hash of run and worker wins.

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
+use tokio::io::AsyncReadExt as _;
 use tokio::time::Instant;
 
 use crate::error::ClientError;
@@ -216,10 +217,14 @@ async fn read_list(path: &Path, known: Option<Stamp>) -> io::Result<Content> {
     if known == Some(stamp) {
         return Ok(None);
     }
-    if facts.len() > MAX_LIST_BYTES {
+    // What is no usual file has more bytes than it says.
+    let mut text = String::new();
+    let file = tokio::fs::File::open(path).await?;
+    file.take(MAX_LIST_BYTES + 1).read_to_string(&mut text).await?;
+    if text.len() as u64 > MAX_LIST_BYTES {
         return Err(io::Error::other(format!("it has more than {MAX_LIST_BYTES} bytes")));
     }
-    Ok(Some((stamp, tokio::fs::read_to_string(path).await?)))
+    Ok(Some((stamp, text)))
 }
 
 #[cfg(test)]

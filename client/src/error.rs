@@ -9,8 +9,7 @@ use std::time::Duration;
 use feedmill_protocol::course::CourseError;
 use feedmill_protocol::http::{Problem, problem_kind};
 use feedmill_protocol::plan::PlanDigest;
-use feedmill_protocol::position::{Range, RangeError};
-use feedmill_protocol::ranks::LayoutError;
+use feedmill_protocol::position::Range;
 use feedmill_protocol::report::ReportError;
 
 use crate::fault::{Fault, describe};
@@ -37,15 +36,9 @@ pub enum ClientError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Numbers that are no layout of ranks.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
     /// Steps, skips or an end that contradict each other.
     #[error(transparent)]
     Course(#[from] CourseError),
-    /// Positions that do not exist.
-    #[error(transparent)]
-    Range(#[from] RangeError),
     /// A report that no worker would take.
     #[error(transparent)]
     Report(#[from] ReportError),
@@ -190,6 +183,20 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    pub(crate) fn control(worker: &Endpoint, path: &'static str, fault: Fault) -> Self {
+        Self::Control { worker: worker.clone(), path, fault: Box::new(fault) }
+    }
+
+    /// What a report's refusal means, if it is that the run's ranks do not agree; else the fault comes back.
+    pub(crate) fn run_mismatch(run: &str, worker: &Endpoint, fault: Fault) -> Result<Self, Fault> {
+        match fault {
+            Fault::Status { status: 409, problem } if problem.kind == problem_kind::RUN_MISMATCH => {
+                Ok(Self::RunMismatch { run: run.to_owned(), worker: worker.clone(), problem })
+            }
+            other => Err(other),
+        }
+    }
+
     /// What a fault that every worker would repeat is to whoever asked.
     pub(crate) fn refused(stream: &str, range: Range, worker: &Endpoint, fault: Fault) -> Self {
         let stream = stream.to_owned();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
+use feedmill_protocol::report::is_plain;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -270,10 +271,4 @@ impl Inner {
             faults.into_iter().map(|(source, fault)| format!("{source} gives no worker: {fault}")).collect();
         (!words.is_empty()).then(|| words.join(", "))
     }
-}
-
-/// Names that may stand in paths, headers and labels; the same as in reports.
-pub(crate) fn is_plain(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/@-".contains(&byte);
-    (1..=128).contains(&name.len()) && name.bytes().all(plain)
 }

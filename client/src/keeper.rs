@@ -94,20 +94,19 @@ impl Inner {
         for (member, capacity) in members.iter().zip(load::capacities(loads.iter())) {
             member.set_capacity(capacity);
         }
-        self.mark_twins(&members);
+        self.mark_twins(&members, &loads);
     }
 
     /// A worker with two addresses, one of each family, stands in the list twice when its name was resolved. The
     /// second one is left out while the first one lives.
-    fn mark_twins(&self, members: &[Arc<Member>]) {
-        let names: Vec<Option<String>> =
-            members.iter().map(|member| member.load(|load| load.name().map(str::to_owned))).collect();
+    fn mark_twins(&self, members: &[Arc<Member>], loads: &[load::Load]) {
         for (index, member) in members.iter().enumerate() {
             let is_twin = |other: usize| {
                 let (a, b) = (&member.endpoint, &members[other].endpoint);
-                names[index].is_some()
-                    && names[index] == names[other]
-                    && a.is_name_of_other_family(b)
+                // The cheap question first: there are as many pairs as members squared.
+                a.is_name_of_other_family(b)
+                    && loads[index].name().is_some()
+                    && loads[index].name() == loads[other].name()
                     && members[other].standing("", None) != Standing::Down
             };
             member.set_twin((0..index).any(is_twin));

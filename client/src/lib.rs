@@ -38,13 +38,15 @@ mod choice;
 mod control;
 /// The workers of a stream.
 mod fleet;
+/// Whether a worker is well: asked, left alone, probed.
+mod health;
 /// When a late range is asked of a second worker too.
 mod hedge;
 /// Places on a connection, by urgency.
 mod line;
 /// One HTTP/2 connection to a worker, opened when needed.
 mod link;
-/// One worker: its connections, and whether it is well.
+/// One worker: its connections, and what is known of it.
 mod member;
 /// One range, fetched from whichever worker can make it.
 mod pursuit;

@@ -1,4 +1,4 @@
-//! One worker: its connections, and whether it is well.
+//! One worker: its connections, and what is known of it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +18,7 @@ use crate::chance;
 use crate::choice::{Seen, Standing};
 use crate::error::lock;
 use crate::fault::Fault;
+use crate::health::Health;
 use crate::line::Line;
 use crate::link::{self, Link, Session};
 use crate::load::{Load, LoadStatus};
@@ -70,80 +71,6 @@ struct RefusedPlan {
     stream: String,
     expected: PlanDigest,
     theirs: Option<PlanDigest>,
-}
-
-/// Whether a worker is well: a synchronous state machine, time and chance are arguments.
-#[derive(Debug, Default)]
-struct Health {
-    /// Failures since the last batch.
-    failures: u32,
-    state: HealthState,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum HealthState {
-    #[default]
-    Well,
-    Resting {
-        until: Instant,
-    },
-    Down {
-        probe_at: Instant,
-        probing: bool,
-    },
-}
-
-impl Health {
-    fn standing(&self) -> Standing {
-        match self.state {
-            HealthState::Well => Standing::Ready,
-            HealthState::Resting { until } => Standing::Resting(until),
-            HealthState::Down { .. } => Standing::Down,
-        }
-    }
-
-    fn rest(&mut self, until: Instant) {
-        self.state = match self.state {
-            HealthState::Well => HealthState::Resting { until },
-            HealthState::Resting { until: other } => HealthState::Resting { until: until.max(other) },
-            down => down,
-        };
-    }
-
-    /// True when it was not down before.
-    fn down(&mut self, now: Instant, timeouts: &Timeouts, jitter: f64) -> bool {
-        let news = !matches!(self.state, HealthState::Down { .. });
-        if news {
-            self.probe_later(now, timeouts, jitter);
-        }
-        news
-    }
-
-    fn probe_later(&mut self, now: Instant, timeouts: &Timeouts, jitter: f64) {
-        self.failures = self.failures.saturating_add(1);
-        self.state =
-            HealthState::Down { probe_at: now + timeouts.backoff(self.failures, jitter), probing: false };
-    }
-
-    /// True when it is time for a probe, which the caller then makes.
-    fn begin_probe(&mut self, now: Instant) -> bool {
-        match self.state {
-            HealthState::Down { probe_at, probing: false } if probe_at <= now => {
-                self.state = HealthState::Down { probe_at, probing: true };
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// True when it was down.
-    fn revived(&mut self) -> bool {
-        let was_down = matches!(self.state, HealthState::Down { .. });
-        if was_down {
-            self.state = HealthState::Well;
-        }
-        was_down
-    }
 }
 
 impl Member {
@@ -225,7 +152,7 @@ impl Member {
         Outstanding(self)
     }
 
-    /// Ends when nothing comes from it any more. Hears what happens from its first poll on.
+    /// Ends when nothing comes from it any more. Hears what happens from its creation on.
     pub(crate) fn silence(&self) -> tokio::sync::futures::Notified<'_> {
         self.fell_silent.notified()
     }
@@ -469,47 +396,5 @@ impl Member {
             .uri(format!("{}{path}", self.endpoint))
             .body(Full::new(body))
             .map_err(|error| Fault::Head(format!("request cannot be written: {error}")))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_worker_that_is_down_is_probed_once_at_a_time_and_ever_more_seldom() {
-        let timeouts = Timeouts::default();
-        let mut health = Health::default();
-        let mut now = chance::now();
-        assert!(!health.begin_probe(now));
-        assert!(health.down(now, &timeouts, 1.0));
-        assert!(!health.down(now, &timeouts, 1.0), "known already");
-        let mut pauses = Vec::new();
-        for _ in 0..8 {
-            let HealthState::Down { probe_at, .. } = health.state else { panic!("{health:?}") };
-            pauses.push((probe_at - now).as_millis());
-            assert!(!health.begin_probe(now));
-            now = probe_at;
-            assert!(health.begin_probe(now));
-            assert!(!health.begin_probe(now), "one is under way");
-            health.probe_later(now, &timeouts, 1.0);
-        }
-        assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
-        health.rest(now);
-        assert_eq!(health.standing(), Standing::Down);
-        health.revived();
-        assert_eq!(health.standing(), Standing::Ready);
-    }
-
-    #[test]
-    fn the_longer_pause_counts() {
-        let mut health = Health::default();
-        let now = chance::now();
-        let (soon, late) = (now + Duration::from_secs(1), now + Duration::from_secs(5));
-        health.rest(late);
-        health.rest(soon);
-        assert_eq!(health.standing(), Standing::Resting(late));
-        health.revived();
-        assert_eq!(health.standing(), Standing::Resting(late));
     }
 }

@@ -10,7 +10,7 @@ use feedmill_protocol::http::DEATHS_THAT_MAKE_SUSPECT;
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
 use feedmill_protocol::ranks::RankLayout;
-use feedmill_protocol::report::{RankReport, RunBegin};
+use feedmill_protocol::report::RunBegin;
 use tokio::task::JoinHandle;
 
 use crate::batch::Batch;
@@ -84,7 +84,7 @@ impl Puller {
     /// A rank's stream. Asks for nothing before the first [`Puller::next`].
     ///
     /// # Errors
-    /// A rank outside the layout, a window of 0, a first position that does not exist.
+    /// A rank outside the layout, a first position that does not exist.
     pub fn new(fleet: Fleet, settings: PullerSettings) -> Result<Self, ClientError> {
         let layout = settings.layout;
         let mut course = Course::new(layout.ranks(), settings.rank, layout.micro_batch(), settings.consumed)?
@@ -137,7 +137,7 @@ impl Puller {
     /// `timeouts.total`.
     pub async fn wait_ready(&mut self) -> Result<(), ClientError> {
         self.begin();
-        self.fill(1);
+        self.fill(1, &self.known());
         self.announce().await?;
         let Some(first) = self.window.front_mut() else { return Ok(()) };
         first.settle(&self.fleet).await?;
@@ -167,8 +167,7 @@ impl Puller {
     /// step. What was asked for and stands in the new course too, in its order, is kept, unless the end is
     /// another one, which decides what is filler; the rest is taken back.
     pub fn follow(&mut self, course: Course) {
-        let is_same_end = self.settings.stop == course.stop();
-        self.settings.stop = course.stop();
+        let is_same_end = self.course.stop() == course.stop();
         let mut known: HashMap<Range, Outstanding> =
             self.window.drain(..).map(|outstanding| (outstanding.request.range, outstanding)).collect();
         self.meter.tally(|tally| tally.turned(course.consumed_after(0)));
@@ -192,12 +191,6 @@ impl Puller {
         &mut self.course
     }
 
-    /// The course.
-    #[must_use]
-    pub fn course(&self) -> &Course {
-        &self.course
-    }
-
     /// The next batch of this rank, in order; None past the trainer's end, and where the course does not know
     /// how it goes on. Calling it says that the batch before has been used. Dropping the future loses nothing:
     /// the next call waits on.
@@ -210,7 +203,7 @@ impl Puller {
         let whole = self.course.consumed_after(self.taken);
         let asked_at = chance::now();
         self.meter.tally(|tally| tally.asked(asked_at, whole));
-        self.fill(1);
+        self.fill(1, &self.known());
         if self.window.is_empty() {
             // Past the end of all positions this is an error.
             self.course.batch(self.next)?;
@@ -232,7 +225,7 @@ impl Puller {
                 let known = self.known();
                 self.size.took(!there, &known);
                 // The place that this batch has left.
-                self.fill(0);
+                self.fill(0, &known);
                 Ok(Some(batch))
             }
             Some(Err(error)) => {
@@ -260,12 +253,6 @@ impl Puller {
     #[must_use]
     pub fn stats(&self) -> PullerStats {
         self.meter.stats()
-    }
-
-    /// The next report: waiting and step time since the last one.
-    #[must_use]
-    pub fn report(&mut self) -> RankReport {
-        self.meter.report()
     }
 
     /// What a rank does from its first call on.
@@ -320,8 +307,8 @@ impl Puller {
     }
 
     /// Asks for as much as the window holds and there is; for `least` ranges at least.
-    fn fill(&mut self, least: usize) {
-        let size = self.size.ranges(&self.known());
+    fn fill(&mut self, least: usize, known: &Known) {
+        let size = self.size.ranges(known);
         self.meter.tally(|tally| tally.aims_at(u32::try_from(size).unwrap_or(u32::MAX)));
         while self.window.len() < size.max(least) {
             let Ok(Next::Batch(place)) = self.course.batch(self.next) else {
@@ -343,7 +330,7 @@ impl Puller {
         let request = Arc::new(BatchRequest {
             stream: self.settings.stream.clone(),
             range,
-            stop: self.settings.stop,
+            stop: self.course.stop(),
             need,
             rank: self.settings.rank,
             plan: self.plan.clone(),

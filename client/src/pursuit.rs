@@ -2,13 +2,14 @@
 //! one beside a first that is late.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use feedmill_protocol::placement;
 use feedmill_protocol::plan::PlanDigest;
+use feedmill_protocol::report::is_plain;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -18,7 +19,7 @@ use crate::chance;
 use crate::choice::{self, Choice, Seen, Standing};
 use crate::error::{Attempt as FailedAttempt, ClientError, Disagreement, SharedHistory, lock};
 use crate::fault::{Fault, Verdict};
-use crate::fleet::{BatchRequest, Fleet, Inner, is_plain};
+use crate::fleet::{BatchRequest, Fleet, Inner};
 use crate::hedge;
 use crate::member::Member;
 use crate::settings::Endpoint;
@@ -72,13 +73,12 @@ impl Fleet {
                 reason: format!("{:?} is no stream's name", request.stream),
             });
         }
+        lock(&self.inner.counts).ranges += 1;
         if let Some(agent) = &self.inner.agent {
-            lock(&self.inner.counts).ranges += 1;
             return agent.pursue(request, &ticket.history).await;
         }
         self.keep();
         lock(&self.inner.budget).asked();
-        lock(&self.inner.counts).ranges += 1;
         let begin = chance::now();
         let pursuit = Pursuit {
             inner: &self.inner,
@@ -91,7 +91,6 @@ impl Fleet {
             running: Vec::new(),
             round: Round::default(),
             hedge_again: begin,
-            asked_second: false,
         };
         pursuit.run().await
     }
@@ -111,8 +110,6 @@ struct Pursuit<'a> {
     round: Round,
     /// Before this no second worker is thought of.
     hedge_again: Instant,
-    /// One was asked, and so the first one is suspect if the second one wins.
-    asked_second: bool,
 }
 
 struct Running<'a> {
@@ -150,8 +147,7 @@ impl Round {
 impl Pursuit<'_> {
     async fn run(mut self) -> Result<Batch, ClientError> {
         loop {
-            let mut changed = pin!(self.inner.changed.notified());
-            changed.as_mut().enable();
+            let changed = self.inner.changed.notified();
             if !self.running.is_empty() {
                 if let Some(batch) = self.wait().await? {
                     return Ok(batch);
@@ -312,7 +308,6 @@ impl Pursuit<'_> {
             let member = &circle.members[index];
             tracing::debug!(worker = %member.endpoint, range = %self.request.range, "a late range is asked of a second worker");
             lock(&self.inner.counts).hedged += 1;
-            self.asked_second = true;
             self.ask(member);
         }
     }
@@ -325,10 +320,8 @@ impl Pursuit<'_> {
                 batch.timings.total = now - self.begin;
                 batch.timings.failures = self.round.failures;
                 lock(&self.inner.ready_times).add(now - running.sent);
-                // Who was asked earlier has lost.
-                let earlier =
-                    self.running.iter().find(|other| self.asked_second && other.sent < running.sent);
-                if let Some(loser) = earlier {
+                // Who was asked earlier and is still at it has lost.
+                if let Some(loser) = self.running.iter().find(|other| other.sent < running.sent) {
                     lock(&self.inner.counts).hedges_won += 1;
                     loser.member.lost_race(now);
                 }

@@ -55,7 +55,7 @@ pub struct PullerStats {
 }
 
 /// The state machine: time is an argument.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// By whole steps.
     consumed: u64,
@@ -81,25 +81,7 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new(consumed: u64, target: u32) -> Self {
-        Self {
-            consumed,
-            target,
-            ready: 0,
-            outstanding: 0,
-            pace: None,
-            waiting_since: None,
-            waited: Duration::ZERO,
-            handed_out_at: None,
-            batches: 0,
-            step_began: None,
-            stepped: Duration::ZERO,
-            steps: 0,
-            computing: Duration::ZERO,
-            computed: Duration::ZERO,
-            trained: 0,
-            batch_bytes: None,
-            last_steps: VecDeque::with_capacity(LAST_STEPS),
-        }
+        Self { consumed, target, ..Self::default() }
     }
 
     /// The window has another size.

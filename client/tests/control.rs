@@ -77,7 +77,7 @@ async fn ranks_report_to_one_home_and_to_the_next_when_it_is_away() {
         };
         let mut puller = Puller::new(fleet.clone(), settings).unwrap();
         puller.next().await.unwrap();
-        fleet.report(&puller.report()).await.unwrap();
+        fleet.report(&puller.meter().report()).await.unwrap();
         pullers.push(puller);
     }
     let homes: Vec<usize> = (0..3).filter(|i| workers[*i].log(|log| !log.reports.is_empty())).collect();
@@ -92,7 +92,7 @@ async fn ranks_report_to_one_home_and_to_the_next_when_it_is_away() {
     });
     workers[home].kill();
     for (puller, fleet) in pullers.iter_mut().zip(&fleets) {
-        fleet.report(&puller.report()).await.unwrap();
+        fleet.report(&puller.meter().report()).await.unwrap();
     }
     let others: Vec<usize> =
         (0..3).filter(|i| *i != home && workers[*i].log(|log| log.reports.len() == 2)).collect();

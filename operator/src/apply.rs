@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::desired::{Desired, MANAGER};
+use crate::desired::{Desired, MANAGED_BY, MANAGER, PIPELINE};
 use crate::metrics::Metrics;
 use crate::observe::{Cache, Kept};
 use crate::reconcile::Caches;
@@ -38,17 +38,20 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
-    /// What people are told; none for what passes by itself.
+    /// What people are told, after so many failures in a row; none for what passes by itself.
     #[must_use]
-    pub fn obstacle(&self) -> Option<Obstacle> {
+    pub fn obstacle(&self, failures: u32) -> Option<Obstacle> {
         match self {
             Self::NameConflict(what) => Some(Obstacle::NameConflict(what.clone())),
             Self::Api { what, source: kube::Error::Api(status) } => match status.code {
                 403 => Some(Obstacle::Forbidden(format!("{what}: {}", status.message))),
                 400 | 422 => Some(Obstacle::Refused(format!("{what}: {}", status.message))),
-                _ => None,
+                _ if failures < STUBBORN => None,
+                code => Some(Obstacle::Refused(format!("{what}: {code} {}", status.message))),
             },
-            Self::Api { .. } => None,
+            Self::Api { what, source } => {
+                (failures >= STUBBORN).then(|| Obstacle::Refused(format!("{what}: {source}")))
+            }
         }
     }
 
@@ -60,6 +63,9 @@ impl ApplyError {
         status.code == 403 && causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
     }
 }
+
+/// What fails this often in a row does not pass by itself.
+const STUBBORN: u32 = 3;
 
 /// What was applied last and what the API server made of it. While neither changes nothing is written.
 #[derive(Debug, Default)]
@@ -148,9 +154,8 @@ impl Applier<'_> {
         } = desired;
         let names = crate::desired::Names::of(&self.key.name);
         let caches = self.caches;
-        match service_account {
-            Some(account) => drop(self.one(account, &caches.accounts).await?),
-            None => self.gone(&names.worker, &caches.accounts).await?,
+        if let Some(account) = service_account {
+            self.one(account, &caches.accounts).await?;
         }
         self.one(document, &caches.maps).await?;
         match plan {
@@ -211,8 +216,11 @@ impl Applier<'_> {
         }
         self.metrics.written(&K::kind(&()));
         let parameters = PatchParams::apply(MANAGER).force();
+        // With its identity: a namesake that somebody has made since is a conflict, and not taken over.
+        let mut body = wanted.clone();
+        body.meta_mut().uid = found.as_ref().and_then(|found| found.uid());
         let made = api
-            .patch(&name, &parameters, &Patch::Apply(wanted))
+            .patch(&name, &parameters, &Patch::Apply(&body))
             .await
             .map_err(|source| ApplyError::Api { what, source })?;
         self.applied.keep(of, wanted_hash, hash(&made));
@@ -242,8 +250,13 @@ impl Applier<'_> {
         }
     }
 
+    /// One that nobody owns and that has our labels was ours: it was left behind by `kubectl delete --cascade=orphan`.
     fn is_ours(&self, found: &impl kube::ResourceExt) -> bool {
-        found.owner_references().iter().any(|owner| owner.uid == self.uid)
+        let label = |key: &str| found.labels().get(key).map(String::as_str);
+        let is_left = found.owner_references().is_empty()
+            && label(MANAGED_BY) == Some(MANAGER)
+            && label(PIPELINE) == Some(self.key.name.as_str());
+        is_left || found.owner_references().iter().any(|owner| owner.uid == self.uid)
     }
 }
 
@@ -302,10 +315,11 @@ mod tests {
                 .unwrap(),
             )),
         };
-        assert_eq!(api(500, "").obstacle(), None);
-        assert_eq!(api(409, "").obstacle(), None);
-        assert_eq!(api(403, "").obstacle(), Some(Obstacle::Forbidden("Service a: m".into())));
-        assert_eq!(api(422, "").obstacle(), Some(Obstacle::Refused("Service a: m".into())));
+        assert_eq!(api(500, "").obstacle(0), None);
+        assert_eq!(api(409, "").obstacle(2), None);
+        assert_eq!(api(500, "").obstacle(3), Some(Obstacle::Refused("Service a: 500 m".into())));
+        assert_eq!(api(403, "").obstacle(0), Some(Obstacle::Forbidden("Service a: m".into())));
+        assert_eq!(api(422, "").obstacle(0), Some(Obstacle::Refused("Service a: m".into())));
         assert!(api(403, "NamespaceTerminating").is_ending());
         assert!(!api(403, "").is_ending());
     }

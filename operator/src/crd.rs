@@ -69,6 +69,13 @@ const RULES: &[Rule] = &[
     },
     Rule {
         at: SPEC,
+        field: ".updateStrategy.maxUnavailable",
+        rule: "self.placement.spread.mode != 'OnePerNode' || !has(self.updateStrategy) || !has(self.updateStrategy.maxUnavailable) || !(string(self.updateStrategy.maxUnavailable) in ['0', '0%'])",
+        message: "must not be 0 with placement.spread.mode OnePerNode: one goes before another can come",
+        reason: INVALID,
+    },
+    Rule {
+        at: SPEC,
         field: ".cache.fetch",
         rule: "quantity(string(self.cache.fetch)).compareTo(quantity(string(self.limits.maxSampleBytes))) >= 0",
         message: "cannot hold the files of one record at its limit; raise it or lower limits.maxSampleBytes",
@@ -139,6 +146,13 @@ const RULES: &[Rule] = &[
     },
     Rule {
         at: &["spec", "worker"],
+        field: ".annotations",
+        rule: "!has(self.annotations) || !self.annotations.exists(key, key.startsWith('feedmill.dev/') || key.startsWith('app.kubernetes.io/'))",
+        message: "must not have keys of feedmill.dev/ or app.kubernetes.io/: they are the operator's own",
+        reason: FORBIDDEN,
+    },
+    Rule {
+        at: &["spec", "worker"],
         field: ".serviceAccountAnnotations",
         rule: "!has(self.serviceAccountName) || !has(self.serviceAccountAnnotations)",
         message: "must be absent beside serviceAccountName: an account that exists is not changed",
@@ -165,6 +179,28 @@ pub fn definition() -> Value {
                 number.insert("minimum".into(), json!(0));
                 number.insert("maximum".into(), json!(10_000));
             }
+        }
+        // Names that stand twice are refused when workers are made.
+        for pointer in [
+            "/properties/spec/properties/worker/properties/env",
+            "/properties/spec/properties/worker/properties/imagePullSecrets",
+        ] {
+            if let Some(Value::Object(list)) = schema.pointer_mut(pointer) {
+                list.insert("x-kubernetes-list-type".into(), json!("map"));
+                list.insert("x-kubernetes-list-map-keys".into(), json!(["name"]));
+            }
+        }
+        // Nothing reads them.
+        if let Some(Value::Object(resources)) =
+            schema.pointer_mut("/properties/spec/properties/worker/properties/resources/properties")
+        {
+            resources.remove("claims");
+        }
+        // Kubernetes takes any number: below 0 is at once.
+        if let Some(Value::Object(seconds)) = schema.pointer_mut(
+            "/properties/spec/properties/placement/properties/tolerations/items/properties/tolerationSeconds",
+        ) {
+            seconds.insert("minimum".into(), json!(-((1_i64 << 53) - 1)));
         }
         for rule in RULES {
             add(schema, rule);

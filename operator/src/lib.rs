@@ -20,11 +20,11 @@ pub mod observe;
 /// What workers say of themselves.
 pub mod scrape;
 
-/// What a spec asks for beyond the defaults.
-pub mod sparse;
-
 /// Stored resource → pipeline whose fields agree.
 pub mod validate;
+
+/// What was asked for, without what is so anyway.
+pub mod sparse;
 
 /// Which plan is recorded, and whether workers agree with it.
 pub mod plan;

@@ -1,8 +1,8 @@
 //! What the operator counts, with a help text each.
 
 use prometheus::{
-    Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder as _, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 use crate::validate::Key;
@@ -16,6 +16,8 @@ pub struct Metrics {
     leader: IntGauge,
     wanted: IntGaugeVec,
     ready: IntGaugeVec,
+    wait: GaugeVec,
+    fill: GaugeVec,
 }
 
 impl Metrics {
@@ -43,13 +45,29 @@ impl Metrics {
         let wanted =
             IntGaugeVec::new(Opts::new("feedmill_desired_workers", "Workers that are wanted."), &of)?;
         let ready = IntGaugeVec::new(Opts::new("feedmill_ready_workers", "Workers that serve."), &of)?;
+        let wait = GaugeVec::new(
+            Opts::new(
+                "feedmill_trainer_wait_ratio",
+                "The largest share of its time that a rank waits for data; 0 while none reports.",
+            ),
+            &of,
+        )?;
+        let fill = GaugeVec::new(
+            Opts::new(
+                "feedmill_trainer_queue_fill",
+                "The emptiest queue of a rank, as a share of what it wants in hand; 1 while none reports.",
+            ),
+            &of,
+        )?;
+        registry.register(Box::new(wait.clone()))?;
+        registry.register(Box::new(fill.clone()))?;
         registry.register(Box::new(writes.clone()))?;
         registry.register(Box::new(reconciles.clone()))?;
         registry.register(Box::new(pipelines.clone()))?;
         registry.register(Box::new(leader.clone()))?;
         registry.register(Box::new(wanted.clone()))?;
         registry.register(Box::new(ready.clone()))?;
-        Ok(Self { registry, writes, reconciles, pipelines, leader, wanted, ready })
+        Ok(Self { registry, writes, reconciles, pipelines, leader, wanted, ready, wait, fill })
     }
 
     /// One write.
@@ -79,12 +97,21 @@ impl Metrics {
         self.ready.with_label_values(&labels).set(ready.into());
     }
 
+    /// What trainers of one report: never without a number, so that whoever scales by it has one from the start.
+    pub fn trainers(&self, key: &Key, wait_permille: Option<i32>, queue_fill_percent: Option<i32>) {
+        let labels = [key.namespace.as_str(), key.name.as_str()];
+        self.wait.with_label_values(&labels).set(f64::from(wait_permille.unwrap_or(0)) / 1000.0);
+        self.fill.with_label_values(&labels).set(f64::from(queue_fill_percent.unwrap_or(100)) / 100.0);
+    }
+
     /// A pipeline is gone.
     pub fn forget(&self, key: &Key) {
         let labels = [key.namespace.as_str(), key.name.as_str()];
         // Absent when it never had a size.
         drop(self.wanted.remove_label_values(&labels));
         drop(self.ready.remove_label_values(&labels));
+        drop(self.wait.remove_label_values(&labels));
+        drop(self.fill.remove_label_values(&labels));
     }
 
     /// All, as Prometheus reads them.

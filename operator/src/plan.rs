@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use feedmill_protocol::pipeline::spec::Purpose;
+use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::report::{WorkerState, WorkerStatus};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -14,7 +16,6 @@ use kube::ResourceExt as _;
 
 use crate::desired::PLAN_INPUTS;
 use crate::observe::WorkerPod;
-use crate::validate::are_others;
 
 /// A recorded plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ pub fn is_ending(
     let makes_others = |deployment: &&Deployment| {
         let template = deployment.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref());
         let theirs = template.and_then(|metadata| metadata.annotations.as_ref()?.get(PLAN_INPUTS));
-        suspended || theirs.is_some_and(|theirs| are_others(theirs, inputs))
+        suspended || theirs.is_some_and(|theirs| theirs != inputs)
     };
     pods.iter().any(|pod| pod.stays() && (suspended || pod.reads_by_others(inputs)))
         || deployment.filter(makes_others).is_some_and(|deployment| deployment_is_old || has_workers(deployment))
@@ -83,9 +84,11 @@ fn has_workers(deployment: &Deployment) -> bool {
     wanted != 0 || !is_seen || status.replicas.unwrap_or_default() != 0
 }
 
-/// Decides which plan stands recorded, and whether the workers agree with it. Workers come in the order in which they were made.
+/// Decides which plan stands recorded, and whether the workers agree with it. Workers are those that were made for these inputs,
+/// the oldest first; `streams` are those of the spec, for which alone a worker's word counts.
 #[must_use]
 pub fn decide(
+    streams: &[(String, Purpose)],
     inputs: &str,
     suspended: bool,
     recorded: Option<Agreed>,
@@ -94,11 +97,16 @@ pub fn decide(
     if suspended {
         return (None, Consistency::Unknown);
     }
-    let recorded = recorded
-        .filter(|recorded| !are_others(&recorded.inputs, inputs) && !recorded.digests.is_empty())
-        .map(|recorded| Agreed { inputs: inputs.to_owned(), ..recorded });
+    let recorded = recorded.filter(|recorded| recorded.inputs == inputs && !recorded.digests.is_empty());
     let known: Vec<&(&str, &WorkerStatus)> =
         workers.iter().filter(|(_, status)| !status.streams.is_empty()).collect();
+    let digests_of = |status: &WorkerStatus| -> Option<BTreeMap<String, String>> {
+        let digest = |name: &str| {
+            let plan = &status.streams.get(name)?.plan;
+            plan.parse::<PlanDigest>().is_ok().then(|| (name.to_owned(), plan.clone()))
+        };
+        streams.iter().map(|(name, _)| digest(name)).collect()
+    };
     if let Some(recorded) = recorded {
         let consistency = match other(&known, &recorded.digests) {
             Some(differ) => differ,
@@ -107,17 +115,20 @@ pub fn decide(
         };
         return (Some(recorded), consistency);
     }
-    let Some(digests) = of_most(&known) else { return (None, Consistency::Unknown) };
+    let Some(digests) = of_most(&known, &digests_of) else { return (None, Consistency::Unknown) };
     // Also while others differ: nothing else would ever make them stop.
     let consistency = other(&known, &digests).unwrap_or(Consistency::Agree);
     (Some(Agreed { inputs: inputs.to_owned(), digests }), consistency)
 }
 
 /// The plan that most serving workers have, of several the one of the oldest.
-fn of_most(workers: &[&(&str, &WorkerStatus)]) -> Option<BTreeMap<String, String>> {
+fn of_most(
+    workers: &[&(&str, &WorkerStatus)],
+    digests_of: &dyn Fn(&WorkerStatus) -> Option<BTreeMap<String, String>>,
+) -> Option<BTreeMap<String, String>> {
     let mut plans: Vec<(BTreeMap<String, String>, usize)> = Vec::new();
     for (_, status) in workers.iter().filter(|(_, status)| status.state == WorkerState::Ready) {
-        let plan = status.streams.iter().map(|(name, stream)| (name.clone(), stream.plan.clone())).collect();
+        let Some(plan) = digests_of(status) else { continue };
         match plans.iter_mut().find(|(known, _)| *known == plan) {
             Some((_, count)) => *count += 1,
             None => plans.push((plan, 1)),
@@ -151,50 +162,62 @@ fn other(workers: &[&(&str, &WorkerStatus)], digests: &BTreeMap<String, String>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scrape::tests::worker;
+    use crate::scrape::tests::{digest, worker};
 
-    fn agreed(plan: &str) -> Agreed {
-        Agreed { inputs: "i".into(), digests: BTreeMap::from([("train".into(), plan.into())]) }
+    fn agreed(plan: u8) -> Agreed {
+        Agreed { inputs: "i".into(), digests: BTreeMap::from([("train".into(), digest(plan))]) }
+    }
+
+    fn of(plan: u8) -> WorkerStatus {
+        worker(&digest(plan))
+    }
+
+    fn decided(
+        inputs: &str,
+        suspended: bool,
+        recorded: Option<Agreed>,
+        workers: &[(&str, &WorkerStatus)],
+    ) -> (Option<Agreed>, Consistency) {
+        decide(&[("train".into(), Purpose::Train)], inputs, suspended, recorded, workers)
     }
 
     #[test]
-    fn the_first_agreed_plan_is_recorded_and_stays() {
-        let (one, two, other) = (worker("a"), worker("a"), worker("b"));
+    fn the_first_plan_is_recorded_and_stays() {
+        let (one, two, other) = (of(1), of(1), of(2));
         let all: [(&str, &WorkerStatus); 2] = [("w1", &one), ("w2", &two)];
-        assert_eq!(decide("i", false, None, &all), (Some(agreed("a")), Consistency::Agree));
+        assert_eq!(decided("i", false, None, &all), (Some(agreed(1)), Consistency::Agree));
         // Nobody has computed anything: what is recorded stays.
-        assert_eq!(decide("i", false, Some(agreed("a")), &[]), (Some(agreed("a")), Consistency::Unknown));
+        assert_eq!(decided("i", false, Some(agreed(1)), &[]), (Some(agreed(1)), Consistency::Unknown));
         // Even when all workers are replaced by others with another plan.
-        let (kept, consistency) = decide("i", false, Some(agreed("a")), &[("w3", &other)]);
-        assert_eq!(kept, Some(agreed("a")));
+        let (kept, consistency) = decided("i", false, Some(agreed(1)), &[("w3", &other)]);
+        assert_eq!(kept, Some(agreed(1)));
         let Consistency::Differ { workers, theirs, recorded, .. } = consistency else { panic!() };
-        assert_eq!((workers, theirs.as_str(), recorded.as_str()), (vec!["w3".to_owned()], "b", "a"));
+        assert_eq!((workers, theirs, recorded), (vec!["w3".to_owned()], digest(2), digest(1)));
     }
 
     #[test]
     fn first_workers_that_differ_do_not_serve_side_by_side_for_ever() {
-        let (one, other) = (worker("a"), worker("b"));
+        let (one, other) = (of(1), of(2));
         let differing = |workers: &[(&str, &WorkerStatus)]| {
-            let (kept, consistency) = decide("i", false, None, workers);
+            let (kept, consistency) = decided("i", false, None, workers);
             let Consistency::Differ { workers, .. } = consistency else { panic!() };
             (kept, workers)
         };
         // Of two the older one has its way, of three the two that agree.
-        assert_eq!(differing(&[("w9", &one), ("w2", &other)]), (Some(agreed("a")), vec!["w2".to_owned()]));
+        assert_eq!(differing(&[("w9", &one), ("w2", &other)]), (Some(agreed(1)), vec!["w2".to_owned()]));
         assert_eq!(
             differing(&[("w1", &one), ("w2", &other), ("w3", &other)]),
-            (Some(agreed("b")), vec!["w1".to_owned()])
+            (Some(agreed(2)), vec!["w1".to_owned()])
         );
     }
 
     #[test]
     fn a_suspended_pipeline_and_another_spec_forget_the_plan() {
-        let one = worker("a");
-        assert_eq!(decide("i", true, Some(agreed("a")), &[("w1", &one)]).0, None);
-        assert_eq!(decide("j", false, Some(agreed("a")), &[]).0, None);
-        assert_eq!(decide("v2-i", false, Some(agreed("a")), &[]).0.unwrap().digests, agreed("a").digests);
-        let renewed = decide("j", false, Some(agreed("x")), &[("w1", &one)]).0.unwrap();
-        assert_eq!((renewed.inputs.as_str(), renewed.digests["train"].as_str()), ("j", "a"));
+        let one = of(1);
+        assert_eq!(decided("i", true, Some(agreed(1)), &[("w1", &one)]).0, None);
+        assert_eq!(decided("j", false, Some(agreed(1)), &[]).0, None);
+        let renewed = decided("j", false, Some(agreed(3)), &[("w1", &one)]).0.unwrap();
+        assert_eq!((renewed.inputs.as_str(), &renewed.digests["train"]), ("j", &digest(1)));
     }
 
     #[test]
@@ -227,16 +250,18 @@ mod tests {
         assert!(ends(true, &deployment("j", 2, 2, 2), &[]));
         assert!(!ends(true, &deployment("j", 0, 2, 0), &[&leaving]));
         assert!(!is_ending("j", true, None, false, &[]));
-        // Hashed by another operator they cannot be told apart, and nobody is stopped for that.
-        let newer = pod("v2-i");
-        assert!(!is_ending("v1-i", false, Some(&deployment("v2-i", 2, 2, 2)), false, &[&newer]));
-        assert!(is_ending("v2-j", false, Some(&deployment("v2-i", 2, 2, 2)), false, &[&newer]));
     }
 
     #[test]
-    fn a_worker_that_only_starts_decides_nothing() {
-        let mut starting = worker("a");
+    fn a_worker_that_only_starts_or_talks_nonsense_decides_nothing() {
+        let mut starting = of(1);
         starting.state = WorkerState::Starting;
-        assert_eq!(decide("i", false, None, &[("w1", &starting)]), (None, Consistency::Unknown));
+        assert_eq!(decided("i", false, None, &[("w1", &starting)]), (None, Consistency::Unknown));
+        let nonsense = worker("../../etc");
+        assert_eq!(decided("i", false, None, &[("w1", &nonsense)]).0, None);
+        let mut elsewhere = of(1);
+        let stream = elsewhere.streams.remove("train").unwrap();
+        elsewhere.streams.insert("a/b".into(), stream);
+        assert_eq!(decided("i", false, None, &[("w1", &elsewhere)]).0, None);
     }
 }

@@ -8,8 +8,8 @@ use crate::validate::Key;
 
 /// The pause after a first failure; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause, to which chance adds up to a half: what is repaired elsewhere, such as an object in the way, is seen within 30 s.
-const LONGEST_PAUSE: Duration = Duration::from_secs(20);
+/// The longest pause: what is repaired by hand is seen within it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 struct Entry {
@@ -17,8 +17,8 @@ struct Entry {
     /// Wakes may not shorten the pause after a failure, or an object that always fails would be tried with every event.
     not_before: Option<Instant>,
     running: bool,
-    /// Whether the pipeline was changed since its turn last came.
-    changed: bool,
+    /// It was changed while it was worked on.
+    renewed: bool,
     failures: u32,
 }
 
@@ -39,25 +39,19 @@ pub enum Outcome {
     Gone,
 }
 
-impl Outcome {
-    /// The same, with another look after this long at the latest.
-    #[must_use]
-    pub fn no_later(self, than: Option<Duration>) -> Self {
-        match (self, than) {
-            (Self::Again(after), Some(than)) => Self::Again(after.min(than)),
-            (other, _) => other,
-        }
-    }
-}
-
 impl Queue {
-    /// Something happened to a pipeline. Changed: to what people ask of it, which may be what ends a failure.
-    pub fn wake(&mut self, key: Key, at: Instant, changed: bool) {
+    /// Something happened to a pipeline.
+    pub fn wake(&mut self, key: Key, at: Instant) {
         let entry = self.entries.entry(key).or_default();
-        if changed {
-            (entry.changed, entry.failures, entry.not_before, entry.due) = (true, 0, None, None);
-        }
         let at = entry.not_before.map_or(at, |not_before| not_before.max(at));
+        entry.due = Some(entry.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// The pipeline itself was changed: whatever failed before may be mended by that.
+    pub fn renew(&mut self, key: Key, at: Instant) {
+        let entry = self.entries.entry(key).or_default();
+        (entry.not_before, entry.failures) = (None, 0);
+        entry.renewed = entry.running;
         entry.due = Some(entry.due.map_or(at, |due| due.min(at)));
     }
 
@@ -71,7 +65,7 @@ impl Queue {
             .min_by(|(a_key, a), (b_key, b)| (a, a_key).cmp(&(b, b_key)))?;
         let key = key.clone();
         let entry = self.entries.get_mut(&key)?;
-        (entry.due, entry.running, entry.changed) = (None, true, false);
+        (entry.due, entry.running) = (None, true);
         Some(key)
     }
 
@@ -87,15 +81,18 @@ impl Queue {
         entry.running = false;
         match outcome {
             Outcome::Again(after) => {
-                (entry.failures, entry.not_before) = (0, None);
-                let at = now + after;
+                (entry.failures, entry.not_before, entry.renewed) = (0, None, false);
+                // Those that were looked at together are not looked at together for ever.
+                let at = now + after.mul_f64(1.0 - 0.2 * chance.clamp(0.0, 1.0));
                 entry.due = Some(entry.due.map_or(at, |due| due.min(at)));
             }
-            // What failed is not what is asked for now.
-            Outcome::Failed if entry.changed => entry.due = Some(now),
             Outcome::Failed => {
                 let pause = pause(entry.failures).mul_f64(1.0 + chance.clamp(0.0, 1.0) / 2.0);
                 entry.failures = entry.failures.saturating_add(1);
+                // Renewed meanwhile: that has not been tried yet.
+                if std::mem::take(&mut entry.renewed) {
+                    return;
+                }
                 (entry.due, entry.not_before) = (Some(now + pause), Some(now + pause));
             }
             // Woken meanwhile: a namesake may have been made.
@@ -139,10 +136,10 @@ mod tests {
     #[test]
     fn one_pipeline_is_worked_on_once_at_a_time() {
         let (mut queue, t) = (Queue::default(), start());
-        queue.wake(key("a"), t, false);
-        queue.wake(key("a"), t, false);
+        queue.wake(key("a"), t);
+        queue.wake(key("a"), t);
         assert_eq!(queue.next(t), Some(key("a")));
-        queue.wake(key("a"), t, false);
+        queue.wake(key("a"), t);
         assert_eq!(queue.next(t), None);
         queue.done(&key("a"), Outcome::Again(Duration::from_secs(30)), t, 0.0);
         // What happened meanwhile is not lost.
@@ -155,11 +152,11 @@ mod tests {
     #[test]
     fn one_that_fails_holds_up_no_other_and_is_not_tried_with_every_event() {
         let (mut queue, t) = (Queue::default(), start());
-        queue.wake(key("bad"), t, false);
+        queue.wake(key("bad"), t);
         assert_eq!(queue.next(t), Some(key("bad")));
         queue.done(&key("bad"), Outcome::Failed, t, 0.0);
-        queue.wake(key("bad"), t, false);
-        queue.wake(key("good"), t, false);
+        queue.wake(key("bad"), t);
+        queue.wake(key("good"), t);
         assert_eq!(queue.next(t), Some(key("good")));
         assert_eq!(queue.next(t), None);
         let mut now = t;
@@ -171,41 +168,37 @@ mod tests {
             assert_eq!(queue.next(now), Some(key("bad")));
             queue.done(&key("bad"), Outcome::Failed, now, 0.0);
         }
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 20, 20, 20, 20]);
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30, 30, 30]);
     }
 
     #[test]
-    fn a_change_of_the_pipeline_itself_is_looked_at_at_once() {
+    fn a_change_of_the_pipeline_itself_is_tried_at_once() {
         let (mut queue, t) = (Queue::default(), start());
-        queue.wake(key("a"), t, true);
-        for _ in 0..5 {
-            let due = queue.next_due().unwrap();
-            assert_eq!(queue.next(due), Some(key("a")));
-            queue.done(&key("a"), Outcome::Failed, t, 1.0);
-        }
-        queue.wake(key("a"), t, false);
+        queue.wake(key("a"), t);
+        queue.next(t);
+        queue.done(&key("a"), Outcome::Failed, t, 0.0);
         assert_eq!(queue.next(t), None);
-        queue.wake(key("a"), t, true);
+        queue.renew(key("a"), t);
         assert_eq!(queue.next(t), Some(key("a")));
-        // What failed now is what was asked for before.
-        queue.wake(key("a"), t, true);
-        queue.done(&key("a"), Outcome::Failed, t, 1.0);
+        // Also one that comes while it is worked on.
+        queue.renew(key("a"), t);
+        queue.done(&key("a"), Outcome::Failed, t, 0.0);
         assert_eq!(queue.next(t), Some(key("a")));
         queue.done(&key("a"), Outcome::Failed, t, 0.0);
-        assert_eq!(queue.next_due(), Some(t + FIRST_PAUSE));
+        assert_eq!(queue.next(t), None);
     }
 
     #[test]
     fn success_forgets_failures_and_gone_forgets_all() {
         let (mut queue, t) = (Queue::default(), start());
-        queue.wake(key("a"), t, false);
+        queue.wake(key("a"), t);
         queue.next(t);
         queue.done(&key("a"), Outcome::Failed, t, 1.0);
         let later = t + Duration::from_millis(1500);
         assert_eq!(queue.next(t + Duration::from_millis(1499)), None);
         assert_eq!(queue.next(later), Some(key("a")));
         queue.done(&key("a"), Outcome::Again(Duration::from_secs(60)), later, 0.0);
-        queue.wake(key("a"), later, false);
+        queue.wake(key("a"), later);
         assert_eq!(queue.next(later), Some(key("a")));
         queue.done(&key("a"), Outcome::Gone, later, 0.0);
         assert!(queue.is_empty());

@@ -12,28 +12,28 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use feedmill_protocol::pipeline::spec::Purpose;
 use feedmill_protocol::report::WorkerStatus;
 use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, Patch, PatchParams, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::json;
 
 use crate::apply::{Applied, Applier, ApplyError, Generations, ours};
 use crate::desired::{
-    Installation, MANAGER, Names, SIZE_MANAGER, desired, document_name, documents,
+    Desired, Installation, MANAGER, Names, SIZE_MANAGER, desired, document_name, documents,
 };
 use crate::metrics::Metrics;
 use crate::observe::pod::{DELETION_COST, document};
 use crate::observe::{Cache, NodeFacts, WorkerPod, nobodys};
 use crate::plan::{self, Agreed};
 use crate::queue::Outcome;
-use crate::scrape::{Answers, figures};
+use crate::scrape::{Answers, Figures, figures};
 use crate::size::{self, FIRST_TO_GO};
 use crate::spread::{self, Moves};
 use crate::status::{self, Edge, Facts, Obstacle, edges};
@@ -43,6 +43,8 @@ use crate::validate::{Key, ValidatedPipeline, validate};
 
 /// Nothing happens without an event; this finds what no event tells, such as another node.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// While something is waited for that no event tells.
+const LOOK_SOON: Duration = Duration::from_secs(10);
 
 /// Everything that is known of the cluster.
 #[derive(Default)]
@@ -69,13 +71,6 @@ pub struct Caches {
     pub nodes: Option<Arc<Cache<NodeFacts>>>,
 }
 
-impl Caches {
-    /// All nodes; none where they may not be read.
-    fn nodes(&self) -> Option<Vec<Arc<NodeFacts>>> {
-        Some(self.nodes.as_ref().filter(|nodes| nodes.is_complete())?.all(&nobodys()))
-    }
-}
-
 /// What all pipelines share.
 pub struct Context {
     /// The API.
@@ -95,6 +90,8 @@ pub struct Context {
     recorder: Recorder,
     /// Which workers were moved to spread a fleet.
     moves: Mutex<HashMap<Key, Moves>>,
+    /// How often in a row each has failed.
+    failures: Mutex<HashMap<Key, u32>>,
     written: Mutex<HashMap<Key, Written>>,
 }
 
@@ -103,24 +100,9 @@ pub struct Context {
 struct Written {
     at: Instant,
     status: DataPipelineStatus,
-    /// What the API server made of it.
-    stored: Option<DataPipelineStatus>,
-    /// The version of the object that has it.
-    version: Option<u64>,
     uid: String,
-}
-
-impl Written {
-    /// Whether this is still what an object says, as far as can be known: the object is older, or nobody wrote another status since.
-    fn stands(&self, object: &DataPipeline) -> bool {
-        let shows = version(object).zip(self.version).is_some_and(|(found, mine)| found >= mine);
-        !shows || object.status == self.stored
-    }
-}
-
-/// The version of an object. A number, wherever Kubernetes itself keeps it.
-fn version(object: &DataPipeline) -> Option<u64> {
-    object.metadata.resource_version.as_deref()?.parse().ok()
+    /// The version that the object had by that.
+    version: Option<u64>,
 }
 
 /// Why a pipeline could not be worked on. What people must repair stands in its status as well.
@@ -132,9 +114,6 @@ pub enum ReconcileError {
     /// The status could not be written.
     #[error("cannot write the status")]
     Status(#[source] kube::Error),
-    /// The object cannot be read.
-    #[error("the stored object cannot be read: {0}")]
-    Undecodable(Arc<str>),
 }
 
 impl Context {
@@ -160,6 +139,7 @@ impl Context {
             generations: Generations::default(),
             metrics,
             moves: Mutex::default(),
+            failures: Mutex::default(),
             written: Mutex::default(),
         }
     }
@@ -176,7 +156,7 @@ impl Context {
             }
             Some(Err(error)) => {
                 self.undecodable(key, &error).await?;
-                return Err(ReconcileError::Undecodable(error));
+                return Ok(Outcome::Again(LOOK_AGAIN));
             }
             Some(Ok(raw)) => raw,
         };
@@ -188,7 +168,8 @@ impl Context {
             Ok(pipeline) => pipeline,
             Err(errors) => {
                 let generation = raw.metadata.generation.unwrap_or_default();
-                let new = status::invalid(&before, &key.name, generation, &errors, Timestamp::now());
+                let pods = self.caches.pods.all(key);
+                let new = status::invalid(&before, &key.name, generation, &errors, &pods, Timestamp::now());
                 return self.write_status(key, &raw, &before, new, now).await;
             }
         };
@@ -198,23 +179,44 @@ impl Context {
             Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
             other => other,
         };
-        let obstacle = result.as_ref().err().and_then(ApplyError::obstacle);
+        let failures = self.failed(key, result.is_err());
+        let obstacle = result.as_ref().err().and_then(|error| error.obstacle(failures));
         decided.unfinished = result.is_err();
-        let new = self.status(&before, &pipeline, &observed, &decided, obstacle.as_ref());
+        let seen = self.figures(&pipeline, &observed);
+        self.metrics.trainers(key, seen.wait_permille, seen.queue_fill_percent);
+        let new = self.status(&before, &pipeline, &observed, &decided, seen, obstacle.as_ref());
         self.metrics.size(key, new.desired_replicas, new.ready_replicas);
         let written = self.write_status(key, &raw, &before, new, now).await?;
         result?;
-        Ok(written.no_later(observed.next_trouble(Timestamp::now())))
+        // What a pod waits for is told after some time, without another event.
+        let is_waiting = observed.pods.iter().any(|pod| pod.stays() && pod.waits_for.is_some());
+        Ok(match written {
+            Outcome::Again(after) if is_waiting => Outcome::Again(after.min(LOOK_SOON)),
+            written => written,
+        })
+    }
+
+    /// How often in a row it has failed.
+    fn failed(&self, key: &Key, has_failed: bool) -> u32 {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if !has_failed {
+            failures.remove(key);
+            return 0;
+        }
+        let count = failures.entry(key.clone()).or_default();
+        *count = count.saturating_add(1);
+        *count
     }
 
     /// Observe: everything that exists of it.
     fn observe(&self, pipeline: &ValidatedPipeline) -> Observed {
         let (key, names) = (&pipeline.key, Names::of(&pipeline.key.name));
-        let pods = self.caches.pods.all(key);
-        let mut staying: Vec<&Arc<WorkerPod>> = pods.iter().filter(|pod| pod.stays()).collect();
-        staying.sort_by(|a, b| (a.made, &a.name).cmp(&(b.made, &b.name)));
-        let answers = staying
-            .into_iter()
+        let mut pods = self.caches.pods.all(key);
+        // The oldest first: where workers differ its plan counts.
+        pods.sort_by(|a, b| (a.made, &a.name).cmp(&(b.made, &b.name)));
+        let answers = pods
+            .iter()
+            .filter(|pod| pod.stays() && !pod.reads_by_others(&pipeline.plan_inputs))
             .filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?.answer.ok()?)))
             .collect();
         let revisions = self.caches.revisions.all(key).into_iter();
@@ -248,7 +250,8 @@ impl Context {
             let result = if pipeline.paused { Ok(()) } else { self.end(pipeline, observed).await };
             return (result, decided);
         }
-        let (agreed, consistency) = plan::decide(inputs, suspended, recorded, &observed.workers_of(inputs));
+        let (agreed, consistency) =
+            plan::decide(&pipeline.purposes, inputs, suspended, recorded, &observed.workers());
         let decided = Decided { agreed, consistency, up_to_date, changing: false, unfinished: false };
         if pipeline.paused {
             return (Ok(()), decided);
@@ -269,7 +272,7 @@ impl Context {
             self.resize(pipeline, pipeline.size.workers, observed).await?;
             self.even_out(pipeline, observed).await?;
             self.drop_templates(pipeline, &choice).await?;
-            self.clear(pipeline, observed, &applier, &choice).await
+            self.clear(pipeline, observed, &applier, &choice, &wanted).await
         }
         .await;
         (result, decided)
@@ -333,6 +336,7 @@ impl Context {
         observed: &Observed,
         applier: &Applier<'_>,
         choice: &template::Choice,
+        wanted: &Desired,
     ) -> Result<(), ApplyError> {
         let (key, present) = (&pipeline.key, document_name(&pipeline.key.name, &choice.model.document));
         let is_whole = match observed.deployment.as_deref() {
@@ -346,6 +350,9 @@ impl Context {
         };
         if !is_whole {
             return Ok(());
+        }
+        if wanted.service_account.is_none() {
+            applier.gone(&Names::of(&key.name).worker, &self.caches.accounts).await?;
         }
         for map in self.caches.maps.all(key) {
             let name = map.name_any();
@@ -361,14 +368,18 @@ impl Context {
     async fn resize(
         &self,
         pipeline: &ValidatedPipeline,
-        wanted: i32,
         observed: &Observed,
+        wanted: i32,
     ) -> Result<(), ApplyError> {
         let names = Names::of(&pipeline.key.name);
         // Just created: the watch wakes this pipeline again.
         let Some(deployment) = &observed.deployment else { return Ok(()) };
         let current = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
         let mut pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        // A Deployment divides what it takes away between its templates, whatever is marked.
+        if wanted > 0 && wanted < current && size::has_two_templates(&pods) && !status::is_stuck(deployment) {
+            return Ok(());
+        }
         let mut step = size::step(current, wanted, &pods);
         // One that is gone is decided without: it would never be seen marked.
         loop {
@@ -399,6 +410,14 @@ impl Context {
         Ok(())
     }
 
+    /// Whether all workers are there, new and available, as far as is known.
+    fn is_whole(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> bool {
+        observed.deployment.as_ref().is_some_and(|deployment| {
+            status::is_whole(deployment, pipeline.size.workers)
+                && !self.generations.is_old(&pipeline.key, deployment)
+        })
+    }
+
     /// Marks those that go first and takes marks away. Gives those that are gone.
     async fn mark(&self, pipeline: &ValidatedPipeline, step: &size::Step) -> Result<Vec<String>, ApplyError> {
         let marks = step.mark.iter().map(|name| (name, json!(FIRST_TO_GO.to_string())));
@@ -419,13 +438,10 @@ impl Context {
 
     /// Moves one worker of a fleet that is whole and unevenly spread, by the Eviction API and so under the disruption budget.
     async fn even_out(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
-        let (Some(nodes), Some(deployment)) = (self.caches.nodes(), &observed.deployment) else { return Ok(()) };
-        if !status::is_whole(deployment, pipeline.size.workers)
-            || self.generations.is_old(&pipeline.key, deployment)
-        {
+        let Some(nodes) = self.caches.nodes.as_ref().filter(|_| self.is_whole(pipeline, observed)) else {
             return Ok(());
-        }
-        let pods = observed.pods.iter().map(Arc::as_ref);
+        };
+        let (nodes, pods) = (nodes.all(&nobodys()), observed.pods.iter().map(Arc::as_ref));
         let nodes: Vec<&NodeFacts> = nodes.iter().map(Arc::as_ref).collect();
         let pods: Vec<&WorkerPod> = pods.collect();
         let labels = &self.installation.accelerator_labels;
@@ -448,18 +464,25 @@ impl Context {
         }
     }
 
+    /// What trainers report.
+    fn figures(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Figures {
+        let statuses: Vec<&WorkerStatus> =
+            observed.answers.iter().map(|(_, status)| status.as_ref()).collect();
+        figures(&statuses, &|stream| pipeline.trains(stream))
+    }
+
     fn status(
         &self,
         before: &DataPipelineStatus,
         pipeline: &ValidatedPipeline,
         observed: &Observed,
         decided: &Decided,
+        seen: Figures,
         obstacle: Option<&Obstacle>,
     ) -> DataPipelineStatus {
         let workers = observed.workers();
-        let statuses: Vec<&WorkerStatus> = workers.iter().map(|(_, status)| *status).collect();
         let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
-        let nodes = self.caches.nodes();
+        let nodes = self.caches.nodes.as_ref().map(|nodes| nodes.all(&nobodys()));
         let nodes: Option<Vec<&NodeFacts>> =
             nodes.as_ref().map(|nodes| nodes.iter().map(Arc::as_ref).collect());
         let labels = &self.installation.accelerator_labels;
@@ -476,7 +499,7 @@ impl Context {
             agreed: decided.agreed.as_ref(),
             consistency: &decided.consistency,
             placement: spread::measure(&pipeline.placement, labels, &pods, nodes.as_deref()),
-            figures: figures(&statuses, &|stream| pipeline.trains(stream)),
+            figures: seen,
             up_to_date: decided.up_to_date,
             changing: decided.changing,
             obstacle,
@@ -484,11 +507,15 @@ impl Context {
         status::status(before, &facts, Timestamp::now())
     }
 
-    /// What was written last, for as long as the cache is older, and else what it says: somebody may have written there.
+    /// What was written last: the cache may be older.
     fn before(&self, key: &Key, raw: &DataPipeline) -> DataPipelineStatus {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let mine = written.get(key).filter(|written| Some(&written.uid) == raw.metadata.uid.as_ref());
-        let mine = mine.filter(|written| written.stands(raw));
+        let mine = written.get(key).filter(|written| {
+            // As soon as the cache has that write, or a later one, it knows better: others may write too.
+            let shown =
+                raw.metadata.resource_version.as_ref().and_then(|version| version.parse::<u64>().ok());
+            Some(&written.uid) == raw.metadata.uid.as_ref() && shown < written.version
+        });
         mine.map_or_else(|| raw.status.clone().unwrap_or_default(), |written| written.status.clone())
     }
 
@@ -520,27 +547,28 @@ impl Context {
             "status": new,
         });
         self.metrics.written("DataPipeline");
-        let parameters = PatchParams::apply(MANAGER).force();
-        let made = match api.patch_status(&key.name, &parameters, &Patch::Apply(&body)).await {
-            Ok(made) => made,
+        match api.patch_status(&key.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await {
+            Ok(made) => {
+                let version = made.metadata.resource_version.and_then(|version| version.parse().ok());
+                let uid = raw.metadata.uid.clone().unwrap_or_default();
+                let written = Written { at: now, status: new.clone(), uid, version };
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
+            }
             // Gone, or another of the same name: the watch tells.
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {
                 return Ok(Outcome::Again(LOOK_AGAIN));
             }
             Err(error) => return Err(ReconcileError::Status(error)),
-        };
-        for edge in edges(&before.conditions, &new.conditions) {
-            self.tell(raw, edge).await;
         }
-        let (uid, version) = (raw.metadata.uid.clone().unwrap_or_default(), version(&made));
-        let written = Written { at: now, status: new, stored: made.status, version, uid };
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
+        for edge in edges(&before.conditions, &new.conditions) {
+            self.tell(&raw.object_ref(&()), key, edge).await;
+        }
         Ok(Outcome::Again(LOOK_AGAIN))
     }
 
     /// Events are for people who look; nothing depends on them.
-    async fn tell(&self, raw: &DataPipeline, edge: Edge) {
-        tracing::info!(pipeline = %Key::of(raw), reason = edge.reason, "{}", edge.note);
+    async fn tell(&self, about: &ObjectReference, key: &Key, edge: Edge) {
+        tracing::info!(pipeline = %key, reason = edge.reason, "{}", edge.note);
         let event = Event {
             type_: if edge.warning { EventType::Warning } else { EventType::Normal },
             reason: edge.reason,
@@ -549,47 +577,46 @@ impl Context {
             secondary: None,
         };
         self.metrics.written("Event");
-        if let Err(error) = self.recorder.publish(&event, &raw.object_ref(&())).await {
+        if let Err(error) = self.recorder.publish(&event, about).await {
             tracing::debug!(error = %error, "an event could not be written");
         }
     }
 
-    /// An object of another version: said in its own status, as far as that can be written.
+    /// An object of another version: said in its own status, beside what stands there.
     async fn undecodable(&self, key: &Key, error: &str) -> Result<(), ReconcileError> {
-        let known = {
-            let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-            written.get(key).map(|written| written.status.clone())
+        let kind = ApiResource::erase::<DataPipeline>(&());
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &kind);
+        let Some(found) = api.get_opt(&key.name).await.map_err(ReconcileError::Status)? else {
+            return Ok(());
         };
-        let before = known.unwrap_or_default();
+        let stored = found.data.pointer("/status/conditions").cloned().unwrap_or_default();
+        let before: Vec<Condition> = serde_json::from_value(stored).unwrap_or_default();
         let message = format!(
             "this operator cannot read the object: {error}; install the operator of its version, or correct it; its workers go on"
         );
-        let mut conditions = status::Conditions::after(&before.conditions, 0, Timestamp::now());
+        let generation = found.metadata.generation.unwrap_or_default();
+        let mut conditions = status::Conditions::after(&before, generation, Timestamp::now());
         conditions.set("Ready", status::Truth::False, "Undecodable", &message);
-        let new = DataPipelineStatus { conditions: conditions.done(), ..before.clone() };
-        if before == new {
+        let after = conditions.done();
+        if before == after {
             return Ok(());
         }
-        let api: Api<DataPipeline> = Api::namespaced(self.client.clone(), &key.namespace);
-        let body = json!({"status": {"conditions": new.conditions}});
         self.metrics.written("DataPipeline");
         let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-        // The answer is the object that cannot be read.
-        let api: Api<kube::core::PartialObjectMeta<DataPipeline>> =
-            Api::namespaced(api.into_client(), &key.namespace);
+        let body = json!({"status": {"conditions": after}});
         api.patch_status(&key.name, &parameters, &Patch::Merge(&body))
             .await
             .map_err(ReconcileError::Status)?;
-        #[expect(clippy::disallowed_methods, reason = "the time of a write")]
-        let at = Instant::now();
-        let written = Written { at, status: new, stored: None, version: None, uid: String::new() };
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
+        for edge in edges(&before, &after) {
+            self.tell(&found.object_ref(&kind), key, edge).await;
+        }
         Ok(())
     }
 
     fn forget(&self, key: &Key) {
         self.applied.forget(key);
         self.generations.forget(key);
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.moves.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.metrics.forget(key);
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
@@ -610,21 +637,6 @@ impl Observed {
     fn workers(&self) -> Vec<(&str, &WorkerStatus)> {
         self.answers.iter().map(|(pod, status)| (pod.as_str(), status.as_ref())).collect()
     }
-
-    /// When the next pod has waited too long.
-    fn next_trouble(&self, now: Timestamp) -> Option<Duration> {
-        let staying = self.pods.iter().filter(|pod| pod.stays());
-        staying.filter_map(|pod| pod.waiting_left(now.as_second())).filter(|left| !left.is_zero()).min()
-    }
-
-    /// Those that read by the present streams.
-    fn workers_of(&self, inputs: &str) -> Vec<(&str, &WorkerStatus)> {
-        let others: Vec<&str> =
-            self.pods.iter().filter(|pod| pod.reads_by_others(inputs)).map(|pod| pod.name.as_str()).collect();
-        let mut workers = self.workers();
-        workers.retain(|(pod, _)| !others.contains(pod));
-        workers
-    }
 }
 
 /// What was decided on the way.
@@ -636,12 +648,4 @@ struct Decided {
     changing: bool,
     /// Whether something could not be written: what is seen is not what is wanted.
     unfinished: bool,
-}
-
-impl ValidatedPipeline {
-    /// Whether a stream is read for training.
-    #[must_use]
-    pub fn trains(&self, stream: &str) -> bool {
-        self.purposes.iter().any(|(name, purpose)| name == stream && *purpose == Purpose::Train)
-    }
 }

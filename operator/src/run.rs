@@ -11,86 +11,37 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt as _, StreamExt as _};
 use http::StatusCode;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
-use kube::{Api, Client, Config, Resource};
+use kube::{Api, Client, Config, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 
 use crate::desired::{MANAGED_BY, MANAGER, PORT};
 use crate::leader::Candidate;
 use crate::metrics::Metrics;
-use crate::observe::{Asks, Cache, NodeFacts, WorkerPod, asks_otherwise, by_label, itself, keep, nobody};
+use crate::observe::{Cache, NodeFacts, WorkerPod, by_label, itself, keep, nobody};
 use crate::queue::{Outcome, Queue};
 use crate::reconcile::{Caches, Context};
 use crate::scrape::{Answers, Target};
 use crate::settings::OperatorArgs;
+use crate::types::DataPipeline;
 use crate::validate::Key;
 
-/// A connection on which nothing came for so long is dead: a watch ends after 290 s, and each other call within seconds.
-const SILENCE: Duration = Duration::from_secs(300);
-/// One look at a pipeline takes well under a second. Longer than this a call of it is not answered, and others wait for its place.
-const LOOK: Duration = Duration::from_secs(60);
 /// How often workers are looked at for being due.
 const SCRAPE_ROUND: Duration = Duration::from_secs(5);
-/// Nodes change by themselves every few seconds; only their labels and taints matter, seldom.
-const WATCH_SECONDS: u32 = 290;
-
-/// Why pipelines are looked after no more.
-#[derive(Debug, thiserror::Error)]
-pub enum Stopped {
-    /// What is known would grow old without anybody noticing.
-    #[error("a watch, or the asking of workers, ended: nothing new is seen any more")]
-    Blind(#[source] Option<JoinError>),
-    /// Without these nothing can be decided.
-    #[error("cannot list {0}; give the operator's role the verbs list and watch, as the chart does")]
-    Unreadable(String),
-}
-
-/// Kinds that cannot be listed although nothing can be decided without, while the operator waits for them.
-#[derive(Debug, Default)]
-pub struct Unreadable(Mutex<Vec<&'static str>>);
-
-impl Unreadable {
-    fn set(&self, kinds: Vec<&'static str>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = kinds;
-    }
-
-    fn text(&self) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).join(", ")
-    }
-}
-
-/// How long is waited for everything that exists.
-#[derive(Clone, Copy, Debug)]
-struct Patience {
-    /// For kinds without which most can be done.
-    optional: Duration,
-    /// Until it is told of.
-    told: Duration,
-    /// Until another operator may try.
-    given_up: Duration,
-}
-
-const PATIENCE: Patience = Patience {
-    optional: Duration::from_secs(10),
-    told: Duration::from_secs(30),
-    given_up: Duration::from_secs(60),
-};
-
-/// How the API server is talked to: the queue decides when a call that failed is made again, not the client within it.
-fn plain(mut config: Config) -> Config {
-    (config.default_retry, config.read_timeout, config.reset_reader_on_write) = (false, Some(SILENCE), true);
-    config
-}
+/// Listing all objects of a kind takes seconds, with tens of thousands too.
+const LIST: Duration = Duration::from_secs(60);
+/// Nodes are needed for one figure alone, and not waited for as long.
+const LIST_NODES: Duration = Duration::from_secs(10);
+/// All writes of one pipeline take a second; a request that is never answered must not keep it from being looked at again.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Runs the operator.
 ///
@@ -106,45 +57,43 @@ pub fn main(arguments: &OperatorArgs) -> anyhow::Result<()> {
 }
 
 async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
-    let config = Config::infer().await.context("no API server: run in a pod or give KUBECONFIG")?;
-    // A client of its own: no other call may hold up the lease.
-    let of_lease = Client::try_from(plain(config.clone())).context("the API server cannot be talked to")?;
-    let client = Client::try_from(plain(config)).context("the API server cannot be talked to")?;
+    let mut config = Config::infer().await.context("no API server: run in a pod or give KUBECONFIG")?;
+    // The queue tries again, later and with others in between; the lease tries again at once.
+    config.default_retry = false;
+    let client = Client::try_from(config).context("cannot make a client of the API server")?;
     let metrics = Arc::new(Metrics::new()?);
     let listener = TcpListener::bind(arguments.listen)
         .await
         .with_context(|| format!("cannot listen on {}; choose another with --listen", arguments.listen))?;
-    let unreadable = Arc::new(Unreadable::default());
-    let health = Arc::new(Health {
-        metrics: Arc::clone(&metrics),
-        started: AtomicBool::new(false),
-        unreadable: Arc::clone(&unreadable),
-    });
+    let health = Arc::new(Health { metrics: Arc::clone(&metrics), started: AtomicBool::new(false) });
     tokio::spawn(axum::serve(listener, router(Arc::clone(&health))).into_future());
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut candidate =
-        Candidate::new(of_lease, &arguments.own_namespace, &arguments.lease, &arguments.identity);
+        Candidate::new(client.clone(), &arguments.own_namespace, &arguments.lease, &arguments.identity);
     health.started.store(true, Ordering::Relaxed);
     tracing::info!(
         identity = arguments.identity,
         worker_image = arguments.worker_image,
         "waiting for the lease"
     );
-    tokio::select! {
-        () = candidate.acquire() => {}
+    let since = tokio::select! {
+        since = candidate.acquire() => since,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
-    }
+    };
     tracing::info!("has the lease");
     metrics.leads();
     let result = tokio::select! {
-        lost = candidate.hold() => match lost {
+        lost = candidate.hold(since) => match lost {
             Ok(never) => match never {},
             // What was begun ends with the process: nothing more may be written.
             Err(lost) => return Err(lost.into()),
         },
-        stopped = look_after(client, arguments, metrics, &unreadable) => Err(stopped.into()),
+        ended = look_after(client, arguments, metrics) => match ended {
+            Ok(never) => match never {},
+            Err(error) => Err(error),
+        },
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
@@ -155,7 +104,6 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
 struct Health {
     metrics: Arc<Metrics>,
     started: AtomicBool,
-    unreadable: Arc<Unreadable>,
 }
 
 fn router(health: Arc<Health>) -> Router {
@@ -164,13 +112,10 @@ fn router(health: Arc<Health>) -> Router {
         .route(
             "/readyz",
             get(|State(health): State<Arc<Health>>| async move {
-                let unreadable = health.unreadable.text();
-                if !unreadable.is_empty() {
-                    (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", Stopped::Unreadable(unreadable)))
-                } else if health.started.load(Ordering::Relaxed) {
-                    (StatusCode::OK, "ready\n".to_owned())
+                if health.started.load(Ordering::Relaxed) {
+                    (StatusCode::OK, "ready\n")
                 } else {
-                    (StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_owned())
+                    (StatusCode::SERVICE_UNAVAILABLE, "starting\n")
                 }
             }),
         )
@@ -188,22 +133,54 @@ fn router(health: Arc<Health>) -> Router {
 struct Work {
     queue: Mutex<Queue>,
     changed: Notify,
+    /// What was last seen of each pipeline itself, leaving out its status.
+    seen: Mutex<HashMap<Key, String>>,
 }
 
 impl Work {
-    fn wake(&self, key: Key, changed: bool) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).wake(key, clock(), changed);
+    fn wake(&self, key: Key) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).wake(key, clock());
         self.changed.notify_one();
+    }
+
+    /// The same for a change of a pipeline: a new spec or annotation is tried at once, whatever failed before.
+    fn wake_pipeline(&self, key: Key, pipelines: &Cache<DataPipeline>) {
+        let now = match pipelines.get(&key, &key.name) {
+            None => String::new(),
+            Some(Err(error)) => error.to_string(),
+            Some(Ok(pipeline)) => {
+                format!(
+                    "{:?} {:?} {:?}",
+                    pipeline.metadata.uid,
+                    pipeline.metadata.generation,
+                    pipeline.annotations()
+                )
+            }
+        };
+        let is_new = {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let before =
+                if now.is_empty() { seen.remove(&key) } else { seen.insert(key.clone(), now.clone()) };
+            before.as_ref() != Some(&now)
+        };
+        if is_new {
+            self.queue.lock().unwrap_or_else(PoisonError::into_inner).renew(key, clock());
+            self.changed.notify_one();
+        } else {
+            self.wake(key);
+        }
     }
 }
 
-/// Looks after all pipelines, as the one that may: the caller has the lease. Ends when it no longer can.
+/// Looks after all pipelines for ever, as the one that may: the caller has the lease.
+///
+/// # Errors
+/// A kind of objects that cannot be listed, a task that ended: another start may do better, and whoever looks at pods sees it.
 pub async fn look_after(
     client: Client,
     arguments: &OperatorArgs,
     metrics: Arc<Metrics>,
-    unreadable: &Unreadable,
-) -> Stopped {
+) -> anyhow::Result<Infallible> {
     let work = Arc::new(Work::default());
     let mut caches = Caches::default();
     let mut tasks = JoinSet::new();
@@ -214,22 +191,50 @@ pub async fn look_after(
         tasks: &mut tasks,
     };
     let mine = format!("{MANAGED_BY}={MANAGER}");
-    watches.start(&caches.pipelines, None, itself, |pipeline| pipeline, Some(asks_otherwise));
-    watches.start(&caches.deployments, Some(&mine), by_label, |object| object, None);
-    watches.start(&caches.services, Some(&mine), by_label, |object| object, None);
-    watches.start(&caches.maps, Some(&mine), by_label, |object| object, None);
-    watches.start(&caches.accounts, Some(&mine), by_label, |object| object, None);
-    watches.start(&caches.budgets, Some(&mine), by_label, |object| object, None);
-    watches.start(&caches.policies, Some(&mine), by_label, |object| object, None);
-    watches.start(&caches.revisions, Some(&mine), by_label, |object| object, None);
-    watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from, None);
-    if !arguments.without_nodes {
-        let nodes: Arc<Cache<NodeFacts>> = Arc::default();
-        watches.nodes(&nodes);
-        caches.nodes = Some(nodes);
+    let mut complete = vec![
+        watches.pipelines(&caches.pipelines),
+        watches.start(&caches.deployments, Some(&mine), by_label, |object| object),
+        watches.start(&caches.services, Some(&mine), by_label, |object| object),
+        watches.start(&caches.maps, Some(&mine), by_label, |object| object),
+        watches.start(&caches.accounts, Some(&mine), by_label, |object| object),
+        watches.start(&caches.budgets, Some(&mine), by_label, |object| object),
+        watches.start(&caches.policies, Some(&mine), by_label, |object| object),
+        watches.start(&caches.revisions, Some(&mine), by_label, |object| object),
+        watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from),
+    ];
+    let nodes: Option<(Arc<Cache<NodeFacts>>, _)> = (!arguments.without_nodes).then(|| {
+        let nodes = Arc::default();
+        let complete = watches.nodes(&nodes);
+        (nodes, complete)
+    });
+    let mut kinds = [
+        "DataPipelines",
+        "Deployments",
+        "Services",
+        "ConfigMaps",
+        "ServiceAccounts",
+        "PodDisruptionBudgets",
+        "NetworkPolicies",
+        "ControllerRevisions",
+        "Pods",
+    ]
+    .into_iter();
+    for cache in complete.drain(..) {
+        let kind = kinds.next().unwrap_or_default();
+        if tokio::time::timeout(LIST, cache).await.is_err() {
+            anyhow::bail!(
+                "{kind} cannot be listed; give the operator's role get, list and watch for them, as the chart does"
+            );
+        }
     }
-    if let Err(stopped) = everything(&caches, unreadable, PATIENCE).await {
-        return stopped;
+    if let Some((nodes, complete)) = nodes {
+        // Without them everything works but the figure of how evenly workers are spread.
+        match tokio::time::timeout(LIST_NODES, complete).await {
+            Ok(()) => caches.nodes = Some(nodes),
+            Err(_) => tracing::warn!(
+                "nodes cannot be listed, so SpreadSatisfied is unknown; give the right, or set nodes.read to false"
+            ),
+        }
     }
     tracing::info!("everything that exists is known");
     let answers: Arc<Answers> = Arc::default();
@@ -242,78 +247,17 @@ pub async fn look_after(
         Arc::clone(&metrics),
         &arguments.identity,
     ));
-    let most = usize::from(arguments.concurrency);
-    let look = |key| one(Arc::clone(&context), key);
     tokio::select! {
-        never = serve(&work, &metrics, most, look) => match never {},
-        ended = tasks.join_next() => Stopped::Blind(ended.and_then(Result::err)),
-    }
-}
-
-/// Waits until everything that exists is known, of some kinds only as far as it may be read: each object of theirs is then asked for where
-/// it is needed, and where that is not permitted either its pipeline says so.
-async fn everything(caches: &Caches, unreadable: &Unreadable, patience: Patience) -> Result<(), Stopped> {
-    let Caches { pipelines, deployments, services, maps, accounts, budgets, policies, revisions, pods, nodes } =
-        caches;
-    let needed: [(&str, BoxFuture<'_, ()>); 5] = [
-        ("datapipelines", Box::pin(pipelines.complete())),
-        ("deployments", Box::pin(deployments.complete())),
-        ("configmaps", Box::pin(maps.complete())),
-        ("controllerrevisions", Box::pin(revisions.complete())),
-        ("pods", Box::pin(pods.complete())),
-    ];
-    let optional: [BoxFuture<'_, ()>; 5] = [
-        Box::pin(services.answered()),
-        Box::pin(accounts.answered()),
-        Box::pin(budgets.answered()),
-        Box::pin(policies.answered()),
-        Box::pin(async {
-            if let Some(nodes) = nodes {
-                nodes.answered().await;
-            }
-        }),
-    ];
-    let both = futures_util::future::join(
-        all_of(needed.into(), unreadable, patience),
-        tokio::time::timeout(patience.optional, futures_util::future::join_all(optional)),
-    );
-    both.await.0
-}
-
-/// Waits for each, tells of those that are missing, and gives up.
-async fn all_of(
-    needed: Vec<(&'static str, BoxFuture<'_, ()>)>,
-    unreadable: &Unreadable,
-    patience: Patience,
-) -> Result<(), Stopped> {
-    let mut missing: Vec<&str> = needed.iter().map(|(kind, _)| *kind).collect();
-    let mut known: FuturesUnordered<_> =
-        needed.into_iter().map(|(kind, known)| known.map(move |()| kind)).collect();
-    let told = tokio::time::sleep(patience.told);
-    let given_up = tokio::time::sleep(patience.given_up);
-    tokio::pin!(told, given_up);
-    let mut is_told = false;
-    while !missing.is_empty() {
-        tokio::select! {
-            Some(kind) = known.next() => missing.retain(|other| *other != kind),
-            () = &mut told, if !is_told => {
-                is_told = true;
-                tracing::error!("{}", Stopped::Unreadable(missing.join(", ")));
-            }
-            () = &mut given_up => return Err(Stopped::Unreadable(missing.join(", "))),
-        }
-        if is_told {
-            unreadable.set(missing.clone());
+        never = serve(context, work, metrics, usize::from(arguments.concurrency)) => Ok(never),
+        // Watches never end; one that did would leave its cache as it was, unseen.
+        Some(ended) = tasks.join_next() => {
+            Err(ended.err().map_or_else(|| anyhow::anyhow!("a watch ended"), anyhow::Error::new))
         }
     }
-    Ok(())
 }
 
 /// Works on pipelines that are due, a bounded number at once.
-async fn serve<F>(work: &Work, metrics: &Metrics, most: usize, look: impl Fn(Key) -> F) -> Infallible
-where
-    F: Future<Output = Outcome> + Send + 'static,
-{
+async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, most: usize) -> Infallible {
     let mut running = JoinSet::new();
     let mut keys = HashMap::new();
     loop {
@@ -322,7 +266,8 @@ where
             while running.len() < most
                 && let Some(key) = queue.next(clock())
             {
-                keys.insert(running.spawn(look(key.clone())).id(), key);
+                let task = running.spawn(one(Arc::clone(&context), Arc::clone(&work), key.clone()));
+                keys.insert(task.id(), key);
             }
             metrics.pipelines(queue.len());
             queue.next_due()
@@ -331,16 +276,15 @@ where
         let full = running.len() >= most;
         tokio::select! {
             Some(ended) = running.join_next_with_id(), if !running.is_empty() => {
-                let (id, outcome) = match ended {
-                    Ok(ended) => ended,
-                    Err(error) => {
-                        tracing::error!(error = %error, "work on a pipeline ended unexpectedly");
-                        (error.id(), Outcome::Failed)
-                    }
+                let id = match &ended {
+                    Ok((id, ())) => *id,
+                    Err(error) => error.id(),
                 };
-                if let Some(key) = keys.remove(&id) {
+                let key = keys.remove(&id);
+                if let (Err(error), Some(key)) = (ended, key) {
+                    tracing::error!(pipeline = %key, error = %error, "work on a pipeline ended unexpectedly");
                     let mut queue = work.queue.lock().unwrap_or_else(PoisonError::into_inner);
-                    queue.done(&key, outcome, clock(), fastrand::f64());
+                    queue.done(&key, Outcome::Failed, clock(), fastrand::f64());
                 }
             }
             () = work.changed.notified(), if !full => {}
@@ -349,31 +293,28 @@ where
     }
 }
 
-async fn one(context: Arc<Context>, key: Key) -> Outcome {
+async fn one(context: Arc<Context>, work: Arc<Work>, key: Key) {
     let start = clock();
-    let result = within(LOOK, context.reconcile(&key, start)).await;
+    let result = tokio::time::timeout(LONGEST, context.reconcile(&key, start)).await;
     let seconds = clock().saturating_duration_since(start).as_secs_f64();
-    match result {
-        Ok(outcome) => {
+    let outcome = match result {
+        Ok(Ok(outcome)) => {
             context.metrics.reconciled("ok", seconds);
             outcome
         }
-        Err(error) => {
+        Err(_) => {
             context.metrics.reconciled("error", seconds);
-            tracing::warn!(pipeline = %key, "{error:#}");
+            tracing::warn!(pipeline = %key, "the API server did not answer for {} s", LONGEST.as_secs());
             Outcome::Failed
         }
-    }
-}
-
-async fn within<T, E>(limit: Duration, work: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
-where
-    E: std::error::Error + Send + Sync + 'static,
-{
-    match tokio::time::timeout(limit, work).await {
-        Ok(result) => Ok(result?),
-        Err(_) => anyhow::bail!("the API server did not answer within {} s", limit.as_secs()),
-    }
+        Ok(Err(error)) => {
+            context.metrics.reconciled("error", seconds);
+            tracing::warn!(pipeline = %key, "{:#}", anyhow::Error::new(error));
+            Outcome::Failed
+        }
+    };
+    let mut queue = work.queue.lock().unwrap_or_else(PoisonError::into_inner);
+    queue.done(&key, outcome, clock(), fastrand::f64());
 }
 
 async fn scrape(answers: Arc<Answers>, pods: Arc<Cache<WorkerPod>>, work: Arc<Work>) {
@@ -385,11 +326,17 @@ async fn scrape(answers: Arc<Answers>, pods: Arc<Cache<WorkerPod>>, work: Arc<Wo
         let targets = pods.keys().into_iter().flat_map(|key| {
             let of = pods.all(&key).into_iter().filter(|pod| pod.stays());
             of.filter_map(move |pod| {
-                Some(Target { key: key.clone(), uid: pod.uid.clone(), address: pod.address?, port, tls: pod.tls })
+                Some(Target {
+                    key: key.clone(),
+                    uid: pod.uid.clone(),
+                    address: pod.address?,
+                    port,
+                    tls: pod.tls,
+                })
             })
         });
         for key in answers.round(targets.collect(), clock()).await {
-            work.wake(key, false);
+            work.wake(key);
         }
     }
 }
@@ -402,15 +349,48 @@ struct Watches<'a> {
 }
 
 impl Watches<'_> {
-    /// Begins a watch.
+    /// Begins a watch; what is given back ends when the cache is complete.
     fn start<K, T>(
         &mut self,
         cache: &Arc<Cache<T>>,
         labels: Option<&str>,
         of: fn(&DeserializeGuard<K>) -> Option<Key>,
         keeping: fn(K) -> T,
-        asks: Asks<T>,
-    ) where
+    ) -> BoxFuture<'static, ()>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned
+            + Send
+            + Sync
+            + 'static,
+        T: Send + Sync + 'static,
+    {
+        let work = Arc::clone(self.work);
+        self.start_waking(cache, labels, of, keeping, move |key| work.wake(key))
+    }
+
+    fn pipelines(&mut self, cache: &Arc<Cache<DataPipeline>>) -> BoxFuture<'static, ()> {
+        let (work, known) = (Arc::clone(self.work), Arc::clone(cache));
+        self.start_waking(
+            cache,
+            None,
+            itself,
+            |pipeline| pipeline,
+            move |key| work.wake_pipeline(key, &known),
+        )
+    }
+
+    fn start_waking<K, T>(
+        &mut self,
+        cache: &Arc<Cache<T>>,
+        labels: Option<&str>,
+        of: fn(&DeserializeGuard<K>) -> Option<Key>,
+        keeping: fn(K) -> T,
+        wake: impl Fn(Key) + Send + 'static,
+    ) -> BoxFuture<'static, ()>
+    where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
             + std::fmt::Debug
@@ -426,75 +406,27 @@ impl Watches<'_> {
         };
         let config =
             watcher::Config { label_selector: labels.map(str::to_owned), ..watcher::Config::default() };
-        let work = Arc::clone(self.work);
-        let wake = move |key, changed| work.wake(key, changed);
-        self.tasks.spawn(keep(api, config, Arc::clone(cache), of, keeping, asks, wake));
+        self.tasks.spawn(keep(api, config, Arc::clone(cache), of, keeping, wake));
+        let cache = Arc::clone(cache);
+        Box::pin(async move { cache.complete().await })
     }
 
-    fn nodes(&mut self, cache: &Arc<Cache<NodeFacts>>) {
+    fn nodes(&mut self, cache: &Arc<Cache<NodeFacts>>) -> BoxFuture<'static, ()> {
         let api: Api<DeserializeGuard<Node>> = Api::all(self.client.clone());
-        let config = watcher::Config::default().timeout(WATCH_SECONDS);
-        self.tasks.spawn(keep(api, config, Arc::clone(cache), nobody, NodeFacts::from, None, |_, _| {}));
+        self.tasks.spawn(keep(
+            api,
+            watcher::Config::default(),
+            Arc::clone(cache),
+            nobody,
+            NodeFacts::from,
+            |_| {},
+        ));
+        let cache = Arc::clone(cache);
+        Box::pin(async move { cache.complete().await })
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the loop reads the clock and hands it on")]
 fn clock() -> Instant {
     Instant::now()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use tokio::sync::oneshot;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn work_that_panics_leaves_its_pipeline_to_the_next_try() {
-        let (work, metrics) = (Work::default(), Metrics::new().unwrap());
-        work.wake(Key { namespace: "n".into(), name: "a".into() }, true);
-        let (again, tried_again) = oneshot::channel();
-        let again = Arc::new(Mutex::new(Some(again)));
-        let tries = Arc::new(AtomicUsize::new(0));
-        let look = |_| {
-            let (again, tries) = (Arc::clone(&again), Arc::clone(&tries));
-            async move {
-                assert!(tries.fetch_add(1, Ordering::Relaxed) > 0, "the first one panics");
-                again.lock().unwrap().take().unwrap().send(()).unwrap();
-                std::future::pending::<Outcome>().await
-            }
-        };
-        tokio::select! {
-            never = serve(&work, &metrics, 1, look) => match never {},
-            tried = tried_again => tried.unwrap(),
-        }
-        assert_eq!(tries.load(Ordering::Relaxed), 2);
-    }
-
-    #[tokio::test]
-    async fn a_kind_that_cannot_be_listed_is_named_and_the_lease_given_back() {
-        let unreadable = Unreadable::default();
-        let needed: Vec<(&'static str, BoxFuture<'_, ()>)> = vec![
-            ("pods", Box::pin(std::future::ready(()))),
-            ("configmaps", Box::pin(std::future::pending())),
-        ];
-        // Told of first, as soon as both are due.
-        let patience = Patience {
-            optional: Duration::ZERO,
-            told: Duration::ZERO,
-            given_up: Duration::from_millis(50),
-        };
-        let stopped = all_of(needed, &unreadable, patience).await.unwrap_err();
-        assert_eq!(unreadable.text(), "configmaps");
-        assert!(stopped.to_string().contains("cannot list configmaps;"));
-    }
-
-    #[tokio::test]
-    async fn a_call_that_is_never_answered_ends_all_the_same() {
-        let never = std::future::pending::<Result<(), std::fmt::Error>>();
-        let error = within(Duration::ZERO, never).await.unwrap_err();
-        assert!(error.to_string().contains("did not answer"));
-    }
 }

@@ -57,7 +57,12 @@ pub struct Seen {
     pub at: Instant,
     /// What it said.
     pub answer: Result<Arc<WorkerStatus>, ScrapeError>,
+    /// How often in a row it has not answered since.
+    pub misses: u8,
 }
+
+/// One that does not answer this often in a row says nothing any more; before, what it said last counts.
+const MOST_MISSES: u8 = 3;
 
 /// A worker to ask.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,14 +90,20 @@ impl Answers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
     }
 
-    fn keep(&self, uid: &str, seen: Seen) -> bool {
+    fn keep(&self, uid: &str, mut seen: Seen) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Err(_), Some(before)) = (&seen.answer, all.get(uid)) {
+            seen.misses = before.misses.saturating_add(1);
+            if before.answer.is_ok() && seen.misses < MOST_MISSES {
+                seen.answer = before.answer.clone();
+            }
+        }
         let new = seen.answer.is_ok() != all.get(uid).is_some_and(|before| before.answer.is_ok());
         let changed = match (all.get(uid).map(|before| &before.answer), &seen.answer) {
             (Some(Ok(before)), Ok(now)) => {
                 (&before.streams, before.state, &before.problems, &before.doing)
                     != (&now.streams, now.state, &now.problems, &now.doing)
-                    || before.reports != now.reports
+                    || before.reports.len() != now.reports.len()
             }
             _ => new,
         };
@@ -114,8 +125,9 @@ impl Answers {
             let (places, answers) = (Arc::clone(&places), Arc::clone(self));
             tasks.spawn(async move {
                 let _place = places.acquire_owned().await;
-                let answer = ask(SocketAddr::new(target.address, target.port), target.tls).await.map(Arc::new);
-                answers.keep(&target.uid, Seen { at: now, answer }).then_some(target.key)
+                let answer =
+                    ask(SocketAddr::new(target.address, target.port), target.tls).await.map(Arc::new);
+                answers.keep(&target.uid, Seen { at: now, answer, misses: 0 }).then_some(target.key)
             });
         }
         let keys: BTreeSet<Key> = tasks.join_all().await.into_iter().flatten().collect();
@@ -137,7 +149,8 @@ async fn ask(address: SocketAddr, tls: bool) -> Result<WorkerStatus, ScrapeError
         if !tls {
             return answer(address, stream).await;
         }
-        answer(address, tls::secure(address.ip(), stream).await.map_err(|error| cannot_connect(&error))?).await
+        answer(address, tls::secure(address.ip(), stream).await.map_err(|error| cannot_connect(&error))?)
+            .await
     };
     tokio::time::timeout(TIMEOUT, asked).await.map_err(|_| ScrapeError::Timeout)?
 }

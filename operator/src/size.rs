@@ -59,6 +59,13 @@ pub fn step(current: i32, wanted: i32, pods: &[&WorkerPod]) -> Step {
     Step { mark, unmark, write }
 }
 
+/// Whether workers are being replaced.
+#[must_use]
+pub fn has_two_templates(pods: &[&WorkerPod]) -> bool {
+    let mut templates = pods.iter().filter(|pod| pod.stays()).map(|pod| &pod.template);
+    templates.next().is_some_and(|first| templates.any(|other| other != first))
+}
+
 /// Those of the serving pods that go, by name.
 fn victims<'a>(serving: &[&'a WorkerPod], count: usize) -> Vec<&'a str> {
     let mut nodes: BTreeMap<&str, Vec<&WorkerPod>> = BTreeMap::new();
@@ -99,6 +106,17 @@ mod tests {
 
     fn step_of(current: i32, wanted: i32, pods: &[WorkerPod]) -> Step {
         step(current, wanted, &pods.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_rollout_is_seen_by_its_two_templates() {
+        let mut pods = six();
+        let two = |pods: &[WorkerPod]| has_two_templates(&pods.iter().collect::<Vec<_>>());
+        assert!(!two(&pods));
+        pods[5].template = Some("new".into());
+        assert!(two(&pods));
+        pods[5].leaving = true;
+        assert!(!two(&pods));
     }
 
     #[test]

@@ -83,7 +83,8 @@ pub fn to_move<'a>(
         pods.iter().filter_map(|pod| Some((*pod, pod.node.as_deref()?))).collect();
     let places = places(placement, accelerator_labels, &placed, nodes)?;
     let fewest = places.values().map(Vec::len).min()?;
-    let fullest = places.into_values().max_by_key(|pods| (pods.len(), pods.iter().map(|pod| pod.made).max()))?;
+    let fullest =
+        places.into_values().max_by_key(|pods| (pods.len(), pods.iter().map(|pod| pod.made).max()))?;
     let is_uneven = fullest.len() - fewest > usize::try_from(placement.spread.max_skew).unwrap_or(usize::MAX);
     // Moving one makes two counts nearer only when they differ by two.
     (is_uneven && fullest.len() - fewest > 1)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::{Args as _, Command, FromArgMatches as _};
 use feedmill_operator::leader::Candidate;
 use feedmill_operator::metrics::Metrics;
-use feedmill_operator::run::{Unreadable, look_after};
+use feedmill_operator::run::look_after;
 use feedmill_operator::settings::OperatorArgs;
 use serde_json::{Value, json};
 use support::{DEPLOYMENTS, PIPELINES, SERVICES, Server, pipeline};
@@ -21,7 +21,10 @@ fn operator(server: &Server, name: &str) -> JoinHandle<()> {
     let words = ["operator", "--worker-image=worker:1", "--identity", name, "--without-nodes"];
     let settings = OperatorArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
     let client = server.client.clone();
-    tokio::spawn(async move { panic!("{}", look_after(client, &settings, Arc::new(Metrics::new().unwrap()), &Unreadable::default()).await) })
+    tokio::spawn(async move {
+        let ended = look_after(client, &settings, Arc::new(Metrics::new().unwrap())).await;
+        panic!("{ended:?}")
+    })
 }
 
 fn replicas(server: &Server, name: &str) -> Option<i64> {
@@ -61,7 +64,9 @@ async fn brought_there(seed: Option<u64>) -> Value {
     let ended = |server: &Server| {
         let fleet = server.get(DEPLOYMENTS, "team", "fleet-worker").unwrap_or_default();
         let grace = &fleet["spec"]["template"]["spec"]["terminationGracePeriodSeconds"];
-        replicas(server, "fleet-worker") == Some(5) && *grace == 45 && replicas(server, "other-worker") == Some(1)
+        replicas(server, "fleet-worker") == Some(5)
+            && *grace == 45
+            && replicas(server, "other-worker") == Some(1)
     };
     server.until("both are as asked", ended).await;
     server.calm();
@@ -69,7 +74,9 @@ async fn brought_there(seed: Option<u64>) -> Value {
         ["fleet", "other"].iter().all(|name| {
             let object = server.get(PIPELINES, "team", name).unwrap_or_default();
             object["status"]["observedGeneration"] == object["metadata"]["generation"]
-                && object["status"]["conditions"].as_array().is_some_and(|all| all.iter().any(|one| one["type"] == "Ready"))
+                && object["status"]["conditions"]
+                    .as_array()
+                    .is_some_and(|all| all.iter().any(|one| one["type"] == "Ready"))
         })
     };
     server.until("their status says so", known).await;
@@ -106,7 +113,8 @@ async fn two_that_act_at_once_agree() {
 async fn of_two_candidates_one_has_the_lease_and_the_other_gets_it_when_it_is_given_back() {
     let server = Server::start().await;
     let candidate = |name: &str| Candidate::new(server.client.clone(), "team", "feedmill", name);
-    let holder = || server.get(LEASES, "team", "feedmill").map(|lease| lease["spec"]["holderIdentity"].clone());
+    let holder =
+        || server.get(LEASES, "team", "feedmill").map(|lease| lease["spec"]["holderIdentity"].clone());
     let (mut one, mut two) = (candidate("one"), candidate("two"));
     one.acquire().await;
     assert_eq!(holder(), Some(json!("one")));

@@ -164,8 +164,8 @@ pub struct Course {
 }
 
 impl Course {
-    /// The course of `rank` of `ranks`, from `consumed` samples on, to `stop`: the position at which the
-    /// trainer ends, None = never. It has no steps yet: see [`Course::go_on`] and [`Course::add_step`].
+    /// The course of `rank` of `ranks`, from `consumed` samples on, without end: see [`Course::until`]. It has no
+    /// steps yet: see [`Course::go_on`] and [`Course::add_step`].
     ///
     /// # Errors
     /// A rank outside the ranks, zeros.
@@ -316,12 +316,6 @@ impl Course {
     #[must_use]
     pub fn end(&self) -> Option<u64> {
         self.stop.map(|stop| self.skips.consumed(stop))
-    }
-
-    /// The skips.
-    #[must_use]
-    pub fn skips(&self) -> &Skips {
-        &self.skips
     }
 
     /// The position of the trainer's end.

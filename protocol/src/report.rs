@@ -97,9 +97,8 @@ impl RankReport {
     /// # Errors
     /// Names that could not be labels, a rank outside its size.
     pub fn check(&self) -> Result<(), ReportError> {
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:/@-".contains(&b);
         for (field, value) in [("run", &self.run), ("stream", &self.stream), ("plan", &self.plan)] {
-            if value.is_empty() || value.len() > 128 || !value.bytes().all(plain) {
+            if !is_plain(value) {
                 return Err(ReportError::Name(field));
             }
         }
@@ -108,6 +107,13 @@ impl RankReport {
         }
         Ok(())
     }
+}
+
+/// Names that may stand in paths, headers and labels: 1 to 128 letters, digits and `._:/@-`.
+#[must_use]
+pub fn is_plain(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/@-".contains(&byte);
+    (1..=128).contains(&name.len()) && name.bytes().all(plain)
 }
 
 /// A report as a worker keeps it.

@@ -135,21 +135,22 @@ fn weigh(
     };
     match sight {
         Sight::Never => {
-            state.lost = 0;
+            (state.lost, state.silent) = (0, 0);
             // Never smaller for want of data: somebody may have sized it by hand.
             (spec.first.max(current), Reason::FirstSize)
         }
         Sight::Lost(why) => lost(spec, why, current, state),
         Sight::Quiet => {
-            (state.hungry, state.rising, state.sated, state.lost) = (0, 0, 0, 0);
+            (state.hungry, state.rising, state.sated, state.lost, state.silent) = (0, 0, 0, 0, 0);
             let quiet = Reason::Quiet { for_ms: quiet_for, idle_after_ms: spec.idle_after_ms };
             idle(quiet_for).unwrap_or((current, quiet))
         }
         Sight::Clear(clear) => {
             state.reported = true;
             // A run that has been silent for as long as lost reports are waited for has ended, if others go on.
-            state.lost = if clear.silent.is_some() { state.lost.saturating_add(1) } else { 0 };
-            let silent = clear.silent.clone().filter(|_| state.lost < spec.reports.failure_threshold);
+            state.lost = 0;
+            state.silent = if clear.silent.is_some() { state.silent.saturating_add(1) } else { 0 };
+            let silent = clear.silent.clone().filter(|_| state.silent < spec.reports.failure_threshold);
             let clear = Clear { silent, ..clear };
             let size = size::learn(spec, signals, &clear, state);
             figures.wait = Some(clear.wait);

@@ -29,6 +29,8 @@ pub struct State {
     pub sated: u32,
     /// Windows in a row in which reports were lost.
     pub lost: u32,
+    /// Windows in a row in which one run was silent while others reported.
+    pub silent: u32,
     /// Since when nobody has pulled.
     pub quiet_since_ms: Option<u64>,
     /// What each run needs.

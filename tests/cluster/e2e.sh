@@ -26,6 +26,17 @@ until_ok() { # SECONDS WHAT COMMAND...
     done
 }
 same() { [ "$1" = "$2" ] || { say "expected '$2', found '$1'${3:+ ($3)}"; return 1; }; }
+# Waits for something to be gone must not take an API server that does not answer for it.
+nothing() { local out; out=$("$@") && [ -z "$out" ]; }         # COMMAND...: it answers, and with nothing
+answers() { local wanted=$1 out; shift; out=$("$@") && [ "$out" = "$wanted" ]; }
+gone() { local out; out=$(k get "$@" 2>&1) && return 1; [[ $out == *NotFound* ]]; }
+node_is() { answers "$2" kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'; }
+count_is() { local out; out=$(k get "${@:2}" -o name) && [ "$(grep -c . <<<"$out")" = "$1" ]; }   # NUMBER KIND...
+wanted_is() { answers "$2" k get deploy "$1-worker" -o 'jsonpath={.spec.replicas}'; }
+serving_elsewhere() { # PIPELINE WORKERS NODE: so many are available, and none of those that stay stands there
+    local out
+    answers "$2" k get deploy "$1-worker" -o 'jsonpath={.status.availableReplicas}' && out=$(live "$1") && ! awk '{print $3}' <<<"$out" | grep -qx "$3"
+}
 get() { k get dpl "$1" -o "jsonpath=$2"; }
 condition() { get "$1" "{.status.conditions[?(@.type==\"$2\")].$3}"; }
 is() { [ "$(condition "$1" "$2" "${4:-status}")" = "$3" ]; }
@@ -145,9 +156,10 @@ worker_image=localhost/feedmill/worker:e2e
 
 . "$here/life.sh"
 . "$here/faults.sh"
+. "$here/numbers.sh"
 
-all="install apply read refused edits scale hpa rollout broken_image stream overwritten conflict access keys one_per_node leader operator_down
-    api_server out_of_memory evicted drained node_dies partitioned upgrade steady namespace delete"
+all="install apply read refused edits scale hpa rollout broken_image stream overwritten missing conflict access keys one_per_node leader operator_down
+    api_server out_of_memory evicted drained node_dies partitioned steady namespace delete"
 usual="install apply read refused edits scale rollout overwritten leader delete"
 
 # ------------------------------------------------------------ run

@@ -1,14 +1,19 @@
 # What goes wrong around a fleet; read by e2e.sh.
 
-s_leader() { # the leading operator dies: another acts within 20 s, and no worker is touched
-    local before t leader
+s_leader() { # the leading operator freezes: another acts within 20 s, no worker is touched, and the first gives up when it can move again
+    local before t leader took
     before=$(uids fleet)
     leader=$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')
-    kubectl -n $system delete pod "$leader" --grace-period=0 --force >/dev/null 2>&1
-    t=$(date +%s%N)
+    "$here/cluster" freeze "$leader" $system
+    t=$(date +%s)
     k scale dpl/fleet --replicas=3 >/dev/null
-    until_ok 40 "a third worker" bash -c "[ \"\$(kubectl -n $team get deploy fleet-worker -o 'jsonpath={.spec.replicas}')\" = 3 ]"
-    say "the next change was made after $(seconds "$t") s"
+    until_ok 40 "a third worker" wanted_is fleet 3
+    took=$(($(date +%s) - t))
+    say "the next change was made after $took s"
+    [ "$took" -le 20 ] || { say "that is more than 20 s"; "$here/cluster" thaw "$leader" $system; return 1; }
+    "$here/cluster" thaw "$leader" $system
+    until_ok 60 "the former leader to give up" answers 1 kubectl -n $system get pod "$leader" -o 'jsonpath={.status.containerStatuses[0].restartCount}'
+    [ "$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')" != "$leader" ]
     until_ok 60 "3 workers" ready_is fleet 3
     same "$(both "$before" "$(uids fleet)")" 2 "workers that stayed"
     k scale dpl/fleet --replicas=2 >/dev/null
@@ -18,12 +23,12 @@ s_leader() { # the leading operator dies: another acts within 20 s, and no worke
 s_operator_down() { # no operator for a while: workers serve on, those that die are replaced; it catches up afterwards
     local gone
     kubectl -n $system scale deploy feedmill --replicas=0 >/dev/null
-    until_ok 60 "no operator" bash -c "[ -z \"\$(kubectl -n $system get pods -l app.kubernetes.io/name=feedmill-operator -o name)\" ]"
+    until_ok 60 "no operator" nothing kubectl -n $system get pods -l app.kubernetes.io/name=feedmill-operator -o name
     pull fleet
     k scale dpl/fleet --replicas=3 >/dev/null
     read -r gone _ < <(live fleet)
     k delete pod "$gone" --wait=false >/dev/null
-    until_ok 60 "2 workers, by the Deployment alone" bash -c "[ \"\$(kubectl -n $team get deploy fleet-worker -o 'jsonpath={.status.readyReplicas}')\" = 2 ]"
+    until_ok 60 "2 workers, by the Deployment alone" answers 2 k get deploy fleet-worker -o 'jsonpath={.status.readyReplicas}'
     sleep 30
     same "$(k get deploy fleet-worker -o 'jsonpath={.spec.replicas}')" 2 "nobody acts"
     kubectl -n $system scale deploy feedmill --replicas=2 >/dev/null
@@ -44,7 +49,7 @@ s_api_server() { # the API server is gone for some seconds, then for longer than
         until_ok 60 "the API server" kubectl get --raw /readyz
         t=$(date +%s%N)
         until_ok 30 "the scale to be written" k scale dpl/fleet --replicas=$((seconds == 3 ? 3 : 2))
-        until_ok 60 "the next change after $seconds s" bash -c "[ \"\$(kubectl -n $team get deploy fleet-worker -o 'jsonpath={.spec.replicas}')\" = $((seconds == 3 ? 3 : 2)) ]"
+        until_ok 60 "the next change after $seconds s" wanted_is fleet $((seconds == 3 ? 3 : 2))
         say "$seconds s without an API server: the next change was made $(seconds "$t") s after it was back"
     done
     whole fleet 2
@@ -67,7 +72,7 @@ s_out_of_memory() { # a worker is killed for its memory: told, started again, an
     # What it has, and a little more: the next pictures do not fit.
     echo $(($(cat "$folder/memory.usage_in_bytes") + (1 << 20))) >"$folder/memory.limit_in_bytes"
     (for start in 300 364 428 492 556; do curl -s -m 20 -o /dev/null "http://$address:8470/v1/streams/train/batches/$start-$((start + 64))" || true; done) &
-    until_ok 60 "the kill" bash -c "[ \"\$(kubectl -n $team get pod $pod -o 'jsonpath={.status.containerStatuses[0].restartCount}')\" = 1 ]"
+    until_ok 60 "the kill" answers 1 k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].restartCount}'
     wait
     same "$(k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].lastState.terminated.reason}')" OOMKilled
     whole fleet 2
@@ -80,13 +85,14 @@ s_evicted() { # one is evicted, another fills its disk: both are replaced, and w
     pull fleet
     read -r pod _ < <(live fleet)
     kubectl create --raw "/api/v1/namespaces/$team/pods/$pod/eviction" -f - >/dev/null <<<"{\"apiVersion\": \"policy/v1\", \"kind\": \"Eviction\", \"metadata\": {\"name\": \"$pod\", \"namespace\": \"$team\"}}"
-    until_ok 30 "it to go" bash -c "[ -n \"\$(kubectl -n $team get pod $pod -o 'jsonpath={.metadata.deletionTimestamp}' 2>&1)\" ]"
+    going() { local out; out=$(k get pod "$1" -o 'jsonpath={.metadata.deletionTimestamp}' 2>&1) && [ -n "$out" ] || [[ $out == *NotFound* ]]; }
+    until_ok 30 "it to go" going "$pod"
     whole fleet 2
     read -r pod uid node _ < <(live fleet)
     folder=$("$here/cluster" folder "$node")/var/lib/kubelet/pods/$uid/volumes/kubernetes.io~empty-dir/cache
     # The limit is 1Gi; the blocks are reserved and not written.
     fallocate -l 1100M "$folder/filler"
-    until_ok 120 "the kubelet to evict it" bash -c "[ \"\$(kubectl -n $team get pod $pod -o 'jsonpath={.status.phase}')\" = Failed ]"
+    until_ok 120 "the kubelet to evict it" answers Failed k get pod "$pod" -o 'jsonpath={.status.phase}'
     say "$(k get pod "$pod" -o 'jsonpath={.status.message}')"
     whole fleet 2
     pulled
@@ -125,14 +131,14 @@ s_node_dies() { # a node loses power: its workers are made elsewhere, ranks have
     pull fleet
     t=$(date +%s%N)
     "$here/cluster" kill n2
-    until_ok 60 "n2 to be NotReady" bash -c "kubectl get node n2 --no-headers | grep -q NotReady"
+    until_ok 60 "n2 to be NotReady" node_is n2 Unknown
     say "NotReady after $(seconds "$t") s"
-    until_ok 120 "3 workers elsewhere" bash -c "[ \"\$(kubectl -n $team get deploy fleet-worker -o 'jsonpath={.status.availableReplicas}')\" = 3 ] && ! kubectl -n $team get pods -l feedmill.dev/pipeline=fleet -o 'jsonpath={range .items[*]}{.metadata.deletionTimestamp}{.spec.nodeName}{\"\\n\"}{end}' | grep -qx n2"
+    until_ok 120 "3 workers elsewhere" serving_elsewhere fleet 3 n2
     until_ok 60 "Ready" ready_is fleet 3
     say "3 workers serve after $(seconds "$t") s: $(spread fleet)"
     "$here/cluster" start n2
-    until_ok 60 "n2 to be Ready" bash -c "! kubectl get node n2 --no-headers | grep -q NotReady"
-    until_ok 90 "the dead ones to be gone" bash -c "[ \"\$(kubectl -n $team get pods -l feedmill.dev/pipeline=fleet -o name | wc -l)\" = 3 ]"
+    until_ok 60 "n2 to be Ready" node_is n2 True
+    until_ok 90 "the dead ones to be gone" count_is 3 pods -l feedmill.dev/pipeline=fleet
     spread_again fleet
     pulled
 }
@@ -144,12 +150,12 @@ s_partitioned() { # a node is cut off and comes back: replaced meanwhile, and no
     pull fleet
     t=$(date +%s%N)
     "$here/cluster" partition n3
-    until_ok 60 "n3 to be NotReady" bash -c "kubectl get node n3 --no-headers | grep -q NotReady"
-    until_ok 120 "3 workers elsewhere" bash -c "[ \"\$(kubectl -n $team get deploy fleet-worker -o 'jsonpath={.status.availableReplicas}')\" = 3 ] && ! kubectl -n $team get pods -l feedmill.dev/pipeline=fleet -o 'jsonpath={range .items[*]}{.metadata.deletionTimestamp}{.spec.nodeName}{\"\\n\"}{end}' | grep -qx n3"
+    until_ok 60 "n3 to be NotReady" node_is n3 Unknown
+    until_ok 120 "3 workers elsewhere" serving_elsewhere fleet 3 n3
     say "3 workers serve after $(seconds "$t") s: $(spread fleet)"
     "$here/cluster" heal n3
-    until_ok 60 "n3 to be Ready" bash -c "! kubectl get node n3 --no-headers | grep -q NotReady"
-    until_ok 120 "the cut-off ones to be gone" bash -c "[ \"\$(kubectl -n $team get pods -l feedmill.dev/pipeline=fleet -o name | wc -l)\" = 3 ]"
+    until_ok 60 "n3 to be Ready" node_is n3 True
+    until_ok 120 "the cut-off ones to be gone" count_is 3 pods -l feedmill.dev/pipeline=fleet
     spread_again fleet
     pulled
     k scale dpl/fleet --replicas=2 >/dev/null
@@ -163,8 +169,9 @@ s_namespace() { # a namespace is deleted in the middle of a rollout: it goes, an
     pipeline going "  replicas: 2
   drainSeconds: 5" | sed "s/namespace: $team/namespace: gone/" | kubectl apply -f - >/dev/null
     kubectl -n gone wait --for=condition=Ready dpl/going --timeout=120s >/dev/null
+    rolling() { local out; out=$(kubectl -n gone get pods -o name) && [ "$(wc -l <<<"$out")" -ge 3 ]; }
     kubectl -n gone annotate dpl going feedmill.dev/restart-at=now >/dev/null
-    until_ok 30 "the rollout" bash -c "[ \"\$(kubectl -n gone get pods -o name | wc -l)\" -ge 3 ]"
+    until_ok 30 "the rollout" rolling
     t=$(date +%s%N)
     kubectl delete namespace gone --timeout=120s >/dev/null
     say "gone after $(seconds "$t") s"

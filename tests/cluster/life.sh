@@ -1,9 +1,20 @@
 # What a fleet goes through in its life, in this order; read by e2e.sh.
 
-s_install() {
-    helm install feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m \
-        --set global.imageRegistry=localhost --set operator.image.tag=e2e --set worker.image.tag=e2e --set operator.image.pullPolicy=Never >/dev/null
+s_install() { # an earlier chart, with a fleet, is upgraded to the present one with another default image: no worker is replaced
+    local before images="--set global.imageRegistry=localhost --set operator.image.tag=e2e --set operator.image.pullPolicy=Never"
+    helm install feedmill "$here/chart-before" -n $system --wait --timeout 2m $images --set worker.image.tag=e2e >/dev/null
     kubectl wait --for=condition=Established crd/datapipelines.feedmill.dev --timeout=20s >/dev/null
+    pipeline plain "  replicas: 2" | grep -v ' image: ' | kubectl apply -f - >/dev/null
+    k wait --for=condition=Ready dpl/plain --timeout=120s >/dev/null
+    before=$(uids plain)
+    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m $images --set worker.image.tag=newer >/dev/null
+    until_ok 60 "UpToDate=False" is plain UpToDate False
+    same "$(uids plain)" "$before" workers
+    kubectl explain dpl.spec.serving.tokenSecretRef >/dev/null
+    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set worker.image.tag=e2e >/dev/null
+    until_ok 60 "UpToDate=True" is plain UpToDate True
+    same "$(uids plain)" "$before" workers
+    k delete dpl plain >/dev/null
     same "$(kubectl -n $system get deploy feedmill -o 'jsonpath={.status.readyReplicas}')" 2
     kubectl explain dpl.spec.placement.spread.mode | grep -q OnePerNode
 }
@@ -55,7 +66,8 @@ spec:
     args: ["--steps=$steps", "--step-ms=0", "--ranks=4", "--micro-batch=2", "http://fleet.$team.svc:8470"]
     securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
 Y
-    until_ok 120 "the trainer to end" bash -c "[[ \$(kubectl -n $team get pod trainer -o 'jsonpath={.status.phase}') =~ Succeeded|Failed ]]"
+    trainer_ended() { local phase; phase=$(k get pod trainer -o 'jsonpath={.status.phase}') && [[ $phase =~ Succeeded|Failed ]]; }
+    until_ok 120 "the trainer to end" trainer_ended
     same "$(k get pod trainer -o 'jsonpath={.status.phase}')" Succeeded "$(k logs trainer --tail=5)"
     "$ranks" --steps $steps --step-ms 0 --ranks 4 --micro-batch 2 "http://$reference" >"$work/reference.out"
     same "$(k logs trainer --tail=1 | field chain)" "$(tail -1 "$work/reference.out" | field chain)" "chain of hashes"
@@ -134,9 +146,9 @@ spec:
   metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]
 Y
     # There are no metrics here, so it never gets beyond reading the scale and its pods.
-    until_ok 60 "the scale to be read" bash -c "kubectl -n $team get hpa fleet -o 'jsonpath={.status.conditions[?(@.type==\"AbleToScale\")].status}' | grep -q True"
+    until_ok 60 "the scale to be read" answers True k get hpa fleet -o 'jsonpath={.status.conditions[?(@.type=="AbleToScale")].status}'
     # Out of its bounds it acts without metrics: 9 was asked for, 3 are the most.
-    until_ok 60 "the autoscaler to write 3" bash -c "[ \"\$(kubectl -n $team get dpl fleet -o 'jsonpath={.spec.replicas}')\" = 3 ]"
+    until_ok 60 "the autoscaler to write 3" answers 3 get fleet '{.spec.replicas}'
     until_ok 30 "no limit any more" is fleet ScalingLimited False
     k delete hpa fleet >/dev/null
     k patch dpl fleet --type json -p '[{"op": "remove", "path": "/spec/autoscaling"}]' >/dev/null
@@ -153,7 +165,6 @@ s_rollout() { # every worker is replaced while ranks pull; the new ones are spre
     k patch dpl fleet --type merge -p '{"spec": {"placement": {"spread": {"whenUnsatisfiable": "DoNotSchedule"}}, "worker": {"annotations": {"note": "two"}}}}' >/dev/null
     until_ok 30 "the rollout to begin" is fleet Progressing True
     whole fleet 3 180
-    until_ok 120 "the old ones to be told to go" bash -c "[ \"\$(kubectl -n $team get pods -l feedmill.dev/pipeline=fleet -o 'jsonpath={range .items[?(@.metadata.annotations.note==\"two\")]}{.metadata.name}{\"\\n\"}{end}' | wc -l)\" = 3 ]"
     say "3 workers replaced in $(seconds "$t") s: $(spread fleet)"
     same "$(both "$before" "$(uids fleet)")" 0 "workers of the former template"
     same "$(spread fleet)" "n1=1 n2=1 n3=1"
@@ -171,12 +182,41 @@ s_stream() { # another stream: refused while workers run, allowed while suspende
     k patch dpl fleet --type merge -p '{"spec": {"suspend": true}}' >/dev/null
     until_ok 120 "no workers" ready_is fleet 0
     is fleet Suspended True
-    until_ok 30 "the plan to be forgotten" bash -c "! kubectl -n $team get configmap fleet-plan"
+    until_ok 30 "the plan to be forgotten" gone configmap fleet-plan
     SEED=43 pipeline fleet "  replicas: 2" | kubectl apply -f - >/dev/null
     k patch dpl fleet --type merge -p '{"spec": {"suspend": false}}' >/dev/null
     k wait --for=condition=Ready dpl/fleet --timeout=120s >/dev/null
     until_ok 30 "a plan" is fleet PlanConsistent True
     [ "$(get fleet '{.status.planDigests.train}')" != "$plan" ] || { say "the same plan"; return 1; }
+    # An old trainer is refused by the digest, also by workers that have the same samples to give.
+    same "$(curl -s -o /dev/null -w '%{http_code}' -H "feedmill-plan: $plan" "http://$(addresses fleet | head -1):8470/v1/streams/train/batches/0-2")" 409 "with the old plan"
+    # Back again, suspended and resumed within a moment: the workers of the former stream end before there are new ones.
+    local before; before=$(uids fleet)
+    k patch dpl fleet --type merge -p '{"spec": {"suspend": true}}' >/dev/null
+    pipeline fleet "  replicas: 2
+  suspend: true" | kubectl apply -f - >/dev/null
+    k patch dpl fleet --type merge -p '{"spec": {"suspend": false}}' >/dev/null
+    until_ok 120 "the former plan again" answers "$plan" get fleet '{.status.planDigests.train}'
+    whole fleet 2
+    same "$(both "$before" "$(uids fleet)")" 0 "workers that stayed"
+    is fleet PlanConsistent True
+}
+
+s_missing() { # a Secret that is not there, a quota that is too small: told with a remedy, and well once mended
+    pipeline poor "  replicas: 1" | sed 's/s3-keys/not-there/' | kubectl apply -f - >/dev/null
+    until_ok 120 "WorkerCannotStart" is poor Ready WorkerCannotStart reason
+    condition poor Ready message | grep -q 'Secret not-there with access-key-id'
+    k create secret generic not-there --from-literal=access-key-id=e2e --from-literal=secret-access-key=e2e-secret >/dev/null
+    # The kubelet waits up to two minutes before it tries a volume again.
+    until_ok 180 "Ready" is poor Ready True
+    k create quota small --hard=pods=4 >/dev/null
+    k scale dpl/poor --replicas=9 >/dev/null
+    until_ok 60 "PodsRefused" is poor Ready PodsRefused reason
+    condition poor Ready message | grep -q 'exceeded quota: small'
+    k get events --field-selector involvedObject.name=poor,reason=PodsRefused -o name | grep -q .
+    k delete quota small >/dev/null
+    k delete dpl poor >/dev/null
+    k delete secret not-there >/dev/null
 }
 
 s_overwritten() { # a manifest is overwritten: who comes new stays unready, who serves goes on
@@ -300,18 +340,6 @@ s_one_per_node() { # as many workers as nodes, and a rollout that goes on all th
     k delete dpl alone >/dev/null
 }
 
-s_upgrade() { # the chart with another default image replaces no worker
-    pipeline plain "  replicas: 2" | grep -v ' image: ' | kubectl apply -f - >/dev/null
-    k wait --for=condition=Ready dpl/plain --timeout=120s >/dev/null
-    local before; before=$(uids plain)
-    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set worker.image.tag=newer --set operator.podLabels.step=two >/dev/null
-    until_ok 60 "UpToDate=False" is plain UpToDate False
-    same "$(uids plain)" "$before" "workers"
-    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set worker.image.tag=e2e >/dev/null
-    until_ok 60 "UpToDate=True" is plain UpToDate True
-    k delete dpl plain >/dev/null
-}
-
 s_steady() { # nothing happens: nothing is written
     until_ok 60 "to settle" is fleet Progressing False
     sleep 15
@@ -327,10 +355,13 @@ writes() { # of all operators, leases apart
     operators | while read -r address; do curl -sf -m 5 "http://$address:8080/metrics"; done | awk '/^feedmill_operator_writes_total/ {sum += $2} END {print sum + 0}'
 }
 
-s_delete() { # nothing is left
-    k delete dpl --all --timeout=60s >/dev/null
-    until_ok 120 "everything to be gone" bash -c "[ -z \"\$(kubectl -n $team get deploy,svc,pdb,configmap,sa,networkpolicy,controllerrevision,pods -l app.kubernetes.io/managed-by=feedmill-operator -o name)\" ]"
+s_delete() { # without the chart pipelines and workers go on; without a pipeline nothing of it is left
+    local before; before=$(uids fleet)
     helm uninstall feedmill -n $system --wait >/dev/null
-    # The definition is kept with the chart's default.
+    until_ok 60 "no operator" nothing kubectl -n $system get pods -o name
     kubectl get crd datapipelines.feedmill.dev -o name >/dev/null
+    same "$(uids fleet)" "$before" workers
+    hashes "$(addresses fleet | head -1)" 0-8 | cmp - <(head -8 "$work/local")
+    k delete dpl --all --timeout=60s >/dev/null
+    until_ok 120 "everything to be gone" nothing k get deploy,svc,pdb,configmap,sa,networkpolicy,controllerrevision,pods -l app.kubernetes.io/managed-by=feedmill-operator -o name
 }

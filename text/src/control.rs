@@ -15,7 +15,7 @@ use crate::record::{Conversation, Part, Role};
 use crate::tokenizer::{AddedToken, Finder, TokenizerError};
 
 /// Where private characters begin: supplementary private use area B, which no text should hold.
-const PRIVATE_FIRST: u32 = 0x10_0000;
+pub(crate) const PRIVATE_FIRST: u32 = 0x10_0000;
 
 /// Private characters per window, and so the most control tokens. Windows are tried until one is free of the record's
 /// own private characters.

@@ -10,7 +10,6 @@ mod outline;
 pub(crate) mod python_json;
 #[cfg(test)]
 mod tests;
-mod verbatim;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
@@ -19,7 +18,7 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 pub use builtin::BuiltinTemplate;
 pub use date::{Date, DateError};
 
-use crate::control::{GENERATION_END, GENERATION_START, Hider};
+use crate::control::{GENERATION_END, GENERATION_START, Hider, PRIVATE_FIRST};
 use crate::record::Conversation;
 use outline::Outlines;
 
@@ -32,7 +31,7 @@ pub(crate) struct ChatTemplate {
     globals: Vec<(String, Value)>,
     /// The source has `{% generation %}` blocks, which say themselves what is learnt.
     pub marks_generation: bool,
-    /// What it writes around texts, if it is known to copy them.
+    /// What it writes around texts, if it is one of ours.
     outlines: Option<Outlines>,
 }
 
@@ -65,18 +64,17 @@ impl ChatTemplate {
         if date.is_none() && source.contains("strftime_now") {
             return Err(TemplateError::NeedsDate);
         }
+        // Arguments may hold the characters that mark texts in outlines.
+        let marked = globals.iter().any(|(_, value)| value.to_string().chars().any(is_private));
+        let outlines = (BuiltinTemplate::has(source) && !marked).then(Outlines::new);
         let (source, marks_generation) = mark_generation(source);
         let mut environment = environment().map_err(|error| TemplateError::Compile(error.to_string()))?;
-        environment.add_filter(verbatim::GENERATION, |text: String| {
+        environment.add_filter("feedmill_generation", |text: String| {
             format!("{GENERATION_START}{text}{GENERATION_END}")
         });
         if let Some(date) = date {
             environment.add_function("strftime_now", move |format: String, _: Kwargs| date.format(&format));
         }
-        // Arguments may hold the characters that mark texts in outlines.
-        let marked = globals.iter().any(|(_, value)| value.to_string().chars().any(is_private));
-        let outlines =
-            (!marked && verbatim::copies_texts(&source, environment.syntax().clone())).then(Outlines::new);
         environment
             .add_template_owned(NAME, source)
             .map_err(|error| TemplateError::Compile(error.to_string()))?;
@@ -89,13 +87,10 @@ impl ChatTemplate {
         conversation: &Conversation,
         hider: Option<&Hider<'_>>,
     ) -> Result<String, TemplateError> {
-        let outlined = self.outlines.as_ref().and_then(|outlines| {
-            let run = |messages| {
-                let context = context::with_messages(messages, Value::from(()), &self.globals);
-                self.environment.get_template(NAME).and_then(|template| template.render(context)).ok()
-            };
-            outlines.render(conversation, hider, run, || self.run(conversation, hider).ok())
-        });
+        let outlined = self
+            .outlines
+            .as_ref()
+            .and_then(|outlines| outlines.render(conversation, hider, |marked| self.run(marked, None).ok()));
         match outlined {
             Some(text) => Ok(text),
             None => self.run(conversation, hider),
@@ -112,7 +107,7 @@ impl ChatTemplate {
 
 /// Whether a character is of plane 16, whose characters mark what templates write.
 fn is_private(character: char) -> bool {
-    u32::from(character) >= 0x10_0000
+    u32::from(character) >= PRIVATE_FIRST
 }
 
 /// What every template has, a checkpoint's and a data set's: blocks trimmed and nothing escaped, as Hugging Face runs

@@ -65,9 +65,7 @@ pub fn client(py: Python<'_>, error: &ClientError, rank: Option<u64>) -> PyErr {
         ClientError::Control { .. } | ClientError::Malformed { .. } => "WorkerRefused",
         ClientError::Endpoint { .. }
         | ClientError::Setting { .. }
-        | ClientError::Layout(_)
         | ClientError::Course(_)
-        | ClientError::Range(_)
         | ClientError::UnknownStream { .. } => "ConfigError",
         _ => "FeedmillError",
     };

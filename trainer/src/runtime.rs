@@ -9,6 +9,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
+use tracing_subscriber::EnvFilter;
 
 /// How often a waiting call looks whether Ctrl-C was pressed.
 const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(100);
@@ -32,6 +33,7 @@ pub fn handle() -> PyResult<Handle> {
     if let Some(running) = running.as_ref().filter(|running| running.process == process) {
         return Ok(running.handle.clone());
     }
+    say_warnings();
     let failed = |error: std::io::Error| PyRuntimeError::new_err(format!("cannot start a thread: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let handle = runtime.handle().clone();
@@ -42,6 +44,14 @@ pub fn handle() -> PyResult<Handle> {
     // What a parent process left behind is forgotten, never dropped: its threads are not here.
     std::mem::forget(running.replace(Running { process, handle: handle.clone() }));
     Ok(handle)
+}
+
+/// What the client warns of (a batch that is long in coming, a worker with another plan, a list that cannot be read) goes to
+/// standard error; `FEEDMILL_LOG` says otherwise, as `RUST_LOG` does elsewhere.
+fn say_warnings() {
+    let filter = EnvFilter::try_from_env("FEEDMILL_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    // A second runtime, after a fork, finds the first one's.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
 }
 
 /// Refuses what was made before a fork, whose connections and threads are the parent's.

@@ -104,7 +104,10 @@ class FleetCase(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.workers = cls.enterClassContext(fleet()) if hasattr(cls, "enterClassContext") else _entered(cls)
+        # What unittest has for it is not in Python 3.10.
+        context = fleet()
+        cls.workers = context.__enter__()
+        cls.addClassCleanup(context.__exit__, None, None, None)
         cls.source = [worker.url for worker in cls.workers]
 
     def loader(self, **settings: Any) -> feedmill.Loader:
@@ -112,13 +115,6 @@ class FleetCase(unittest.TestCase):
         loader = feedmill.Loader(settings.pop("source", self.source), **settings)
         self.addCleanup(loader.close)
         return loader
-
-
-def _entered(case: type[FleetCase]) -> list[Worker]:
-    context = fleet()
-    workers = context.__enter__()
-    case.addClassCleanup(context.__exit__, None, None, None)
-    return workers
 
 
 def until(what: str, holds: Callable[[], object], seconds: float = 30) -> None:

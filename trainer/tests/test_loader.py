@@ -302,6 +302,20 @@ class Seen(FleetCase):
         until("a report", came)
         self.assertIn('"rank": 1', reports[0])
 
+    def test_an_end_is_the_same_whether_a_state_with_skips_comes_early_or_late(self) -> None:
+        state = {"version": 1, "stream": "train", "consumed": 32, "skips": [[16, 48]], "plan": None}
+        early, late = self.loader(max_steps=5, run="early"), self.loader(max_steps=5, run="late")
+        early.load_state_dict(state)
+        self.assertGreater(late.samples_per_epoch, 0)
+        late.load_state_dict(state)
+        self.assertEqual((len(early), len(late)), (2, 2))
+        self.assertEqual([batch.range for batch in late], [batch.range for batch in early])
+
+    def test_the_model_is_known_before_a_state_is_loaded(self) -> None:
+        loader = self.loader(run="model")
+        self.assertGreater(loader.model["patch"], 0)
+        self.assertEqual(loader.stats()["requests"], 0, "nothing of the stream was asked for")
+
     def test_a_ledger_has_one_line_a_step(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "deep", "ledger-{rank}.jsonl")
@@ -317,6 +331,24 @@ class Seen(FleetCase):
             # Rank 0 alone writes where the path is the same for all.
             hashes(self.loader(ledger=os.path.join(folder, "one"), dp_size=2, dp_rank=1, max_steps=1))
             self.assertFalse(os.path.exists(os.path.join(folder, "one")))
+
+    def test_steps_before_a_change_or_a_break_are_in_the_ledger(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "ledger")
+            loader = self.loader(ledger=path)
+
+            def lines() -> list[tuple[int, int]]:
+                with open(path) as file:
+                    return [(line["consumed"], line["global_batch"]) for line in map(json.loads, file)]
+
+            list(itertools.islice(loader, 2))
+            self.assertEqual(lines(), [(0, 8)], "as soon as it is whole")
+            loader.set_global_batch(16)
+            list(itertools.islice(loader, 4))
+            loader.seek(48)
+            list(itertools.islice(loader, 4 + 1))
+            loader.close()
+            self.assertEqual(lines(), [(0, 8), (8, 16), (48, 16)], "and no broken one")
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full")
     def test_a_full_disk_stops_no_training(self) -> None:

@@ -24,7 +24,9 @@ def loader(source: object = NOBODY, **settings: object) -> feedmill.Loader:
 
 class Settings(unittest.TestCase):
     def setUp(self) -> None:
-        self.enterContext(mock.patch.dict(os.environ)) if hasattr(self, "enterContext") else None
+        kept = mock.patch.dict(os.environ)
+        kept.start()
+        self.addCleanup(kept.stop)
         for name in ("WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "FEEDMILL_RUN"):
             os.environ.pop(name, None)
 
@@ -42,7 +44,8 @@ class Settings(unittest.TestCase):
     def test_nonsense_is_named(self) -> None:
         self.refused("micro_batch", micro_batch=0)
         self.refused("micro_batch", micro_batch=1.5)
-        self.refused("global batch", global_batch=0)
+        for size in (0, -8, 8.0, True, lambda consumed: -8):
+            self.refused("global batch", "whole number", global_batch=size)
         self.refused("dp_size", dp_size=0)
         self.refused("dp_rank", dp_rank=-1)
         self.refused("last_step", last_step="keep")
@@ -71,6 +74,16 @@ class Settings(unittest.TestCase):
     def test_a_skip_begins_where_a_step_begins(self) -> None:
         self.refused("10-20", "8", "16", skips=[(10, 20)])
         loader(skips=[(8, 20), (28, 30)])
+
+    def test_a_refused_state_or_batch_size_leaves_everything_as_it_was(self) -> None:
+        made = loader(skips=[(8, 16)])
+        for skips in ([5], [[9, 3]], [[0, 8], [4, 12]], 7):
+            with self.assertRaisesRegex(StateError, "skips"):
+                made.load_state_dict({"version": 1, "stream": "train", "consumed": 0, "skips": skips, "plan": "sha256:1"})
+        for size in (-8, 6):
+            with self.assertRaises(ConfigError):
+                made.set_global_batch(size)
+        self.assertEqual((made._skips, made._expected_plan, made._global_batch), ([(8, 16)], None, 8))
 
     def test_an_address_that_is_none_is_named(self) -> None:
         for source in ("ftp://worker", ["worker:8470"], "http://worker/path"):

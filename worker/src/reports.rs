@@ -122,6 +122,8 @@ impl Reports {
             self.forget(&key);
             return Ok(());
         }
+        // Before anything of it is kept: a rank without room leaves no trace in its run either.
+        self.make_room(now, &key)?;
         if let Some(begin) = report.begin {
             self.hold_against_others(now, &report, begin)?;
         }
@@ -135,14 +137,19 @@ impl Reports {
             }
             return Ok(());
         }
-        if self.kept.len() >= MAX_REPORTS {
-            self.kept.retain(|_, (at, _)| now.duration_since(*at) < REPORT_LIFE);
-        }
-        if self.kept.len() >= MAX_REPORTS {
-            return Err(Refusal::NoRoom);
-        }
         self.kept.insert(key, (now, report));
         Ok(())
+    }
+
+    fn make_room(&mut self, now: Instant, key: &Key) -> Result<(), Refusal> {
+        if self.kept.len() < MAX_REPORTS || self.kept.contains_key(key) {
+            return Ok(());
+        }
+        self.kept.retain(|_, (at, _)| now.duration_since(*at) < REPORT_LIFE);
+        match self.kept.len() < MAX_REPORTS {
+            true => Ok(()),
+            false => Err(Refusal::NoRoom),
+        }
     }
 
     /// The last report of each rank, those that have grown old left out.

@@ -98,6 +98,11 @@ fn a_worker_with_another_plan_than_its_fleet_says_so_and_serves_once_the_fleet_h
     while !get(&address, "/readyz").starts_with("HTTP/1.1 200") {
         assert!(child.try_wait().unwrap().is_none(), "the worker ended");
     }
+    // One that serves already sees a plan that is agreed on later.
+    std::fs::write(plans.path().join("train"), "sha256:00").unwrap();
+    while !get(&address, "/readyz").contains("the fleet serves sha256:00") {
+        assert!(child.try_wait().unwrap().is_none(), "the worker ended");
+    }
     child.kill().unwrap();
     child.wait().unwrap();
 }

@@ -9,7 +9,7 @@
 
 {{- define "feedmill.selector" -}}
 app.kubernetes.io/name: feedmill-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "feedmill.labels" -}}
@@ -33,23 +33,26 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   verbs: [get, list, watch]
 - apiGroups: [feedmill.dev]
   resources: [datapipelines/status]
-  verbs: [get, patch, update]
+  verbs: [patch]
 # Where owner references that block deletion need it, such as on OpenShift.
 - apiGroups: [feedmill.dev]
   resources: [datapipelines/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [deployments]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
-  resources: [services, configmaps, serviceaccounts]
+  resources: [services]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [configmaps, serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]

@@ -42,6 +42,7 @@ impl Kubectl {
         if !output.status.success() {
             bail!("kubectl: {}", String::from_utf8_lossy(&output.stderr).trim());
         }
-        serde_json::from_slice(&output.stdout).with_context(|| format!("kubectl {} gives no such JSON", words.join(" ")))
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("kubectl {} gives no such JSON", words.join(" ")))
     }
 }

@@ -64,7 +64,8 @@ async fn read(kubectl: &Kubectl, arguments: &TopArguments) -> anyhow::Result<Rea
     words.insert(2, name);
     let pipeline = Pipeline::read(&kubectl.json(&words).await?);
     let selector = format!("feedmill.dev/pipeline={name}");
-    let pods: List = kubectl.json(&["get", "pods", "-o", "json", "-n", &pipeline.namespace, "-l", &selector]).await?;
+    let pods: List =
+        kubectl.json(&["get", "pods", "-o", "json", "-n", &pipeline.namespace, "-l", &selector]).await?;
     let workers: Vec<Worker> = pods.items.iter().filter_map(Worker::read).take(MOST_WORKERS).collect();
     let workers = ask(kubectl, &pipeline.namespace, workers).await;
     Ok(Reading { pipelines: vec![pipeline.with_workers(workers)] })

@@ -119,7 +119,8 @@ impl Pipeline {
     /// The same with its workers, and of each rank the newest report that any of them has.
     pub fn with_workers(mut self, workers: Vec<Worker>) -> Self {
         let mut newest = BTreeMap::new();
-        let kept = workers.iter().filter_map(|worker| worker.status.as_ref()).flat_map(|status| &status.reports);
+        let kept =
+            workers.iter().filter_map(|worker| worker.status.as_ref()).flat_map(|status| &status.reports);
         for report in kept {
             let place = newest.entry((report.report.run.as_str(), report.report.rank)).or_insert(report);
             if place.report.sequence < report.report.sequence {
@@ -132,7 +133,11 @@ impl Pipeline {
                 run: report.run.clone(),
                 rank: report.rank,
                 size: report.size,
-                wait_permille: report.wait_ms.min(report.step_ms).saturating_mul(1000).checked_div(report.step_ms),
+                wait_permille: report
+                    .wait_ms
+                    .min(report.step_ms)
+                    .saturating_mul(1000)
+                    .checked_div(report.step_ms),
                 ready: report.ready,
                 target: report.target,
                 consumed: report.consumed,

@@ -57,7 +57,8 @@ fn pipelines(pipelines: &[Pipeline]) -> String {
 }
 
 fn workers(workers: &[Worker], before: &[Worker], ago: Duration) -> String {
-    let mut rows = vec![row(&["WORKER", "NODE", "STATE", "SAMPLES", "SAMPLES/S", "SENT", "AHEAD", "READY", "BAD"])];
+    let mut rows =
+        vec![row(&["WORKER", "NODE", "STATE", "SAMPLES", "SAMPLES/S", "SENT", "AHEAD", "READY", "BAD"])];
     rows.extend(workers.iter().map(|worker| {
         let Some(status) = &worker.status else { return row(&[&worker.pod, &worker.node, worker.state()]) };
         let old = before.iter().find(|old| old.pod == worker.pod).and_then(|old| old.status.as_ref());

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 
-use feedmill_protocol::http::{PATH_PLAN, PATH_REPORTS, PATH_STATUS, problem_kind};
+use feedmill_protocol::http::{PATH_PLAN, PATH_REPORTS};
 use feedmill_protocol::local::Ask;
 use feedmill_protocol::report::{RankReport, WorkerStatus};
 use tokio::sync::{Mutex, watch};
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use crate::batch::Batch;
 use crate::chance;
-use crate::control::{StreamPlan, stream_plan};
+use crate::control::{StreamPlan, stream_plan, worker_status};
 use crate::error::{Attempt, ClientError, Disagreement, SharedHistory};
 use crate::fault::{Fault, Verdict};
 use crate::fleet::BatchRequest;
@@ -192,10 +192,12 @@ impl Agent {
                 }
                 // The workers do not admit the agent.
                 Verdict::Denied => return Err(ClientError::Denied { worker, fault: Box::new(fault) }),
-                // Connecting anew has pauses of its own.
-                Verdict::Down | Verdict::Reopen => continue,
+                // Connecting anew has pauses of its own, unless it works and the connection breaks at once.
+                Verdict::Down | Verdict::Reopen if failures < 2 => continue,
                 Verdict::Rest(pause) => pause,
-                Verdict::AskAnother => self.timeouts.backoff(failures, chance::jitter()),
+                Verdict::Down | Verdict::Reopen | Verdict::AskAnother => {
+                    self.timeouts.backoff(failures, chance::jitter())
+                }
             };
             tokio::time::sleep(pause).await;
         }
@@ -218,9 +220,8 @@ impl Agent {
                 if fault.verdict() == Verdict::Denied {
                     return Err(ClientError::Denied { worker: url.clone(), fault: Box::new(fault) });
                 }
-                if matches!(&fault, Fault::Status { status, .. } if (400..500).contains(status)) {
-                    let fault = Box::new(fault);
-                    return Err(ClientError::Control { worker: url.clone(), path: PATH_PLAN, fault });
+                if fault.is_refusal() {
+                    return Err(ClientError::control(url, PATH_PLAN, fault));
                 }
                 history.push(Attempt { worker: url.clone(), after: chance::now() - begin, fault });
                 failures = failures.saturating_add(1);
@@ -235,28 +236,12 @@ impl Agent {
 
     /// What the agent says of itself.
     pub(crate) async fn status(&self) -> Vec<(Endpoint, Result<WorkerStatus, ClientError>)> {
-        let asked = self.unless_gone(async {
+        let asked = async {
             let connection = self.connection().await;
-            let worker = connection.url().clone();
             let answer = connection.document(|id| Ask::Status { id }).await;
-            let status = match answer {
-                Ok(body) => serde_json::from_str(&body).map_err(|error| ClientError::Malformed {
-                    worker: worker.clone(),
-                    path: PATH_STATUS,
-                    reason: error.to_string(),
-                }),
-                Err(fault) => Err(ClientError::Control {
-                    worker: worker.clone(),
-                    path: PATH_STATUS,
-                    fault: Box::new(fault),
-                }),
-            };
-            Ok((worker, status))
-        });
-        match tokio::time::timeout(self.timeouts.control, asked).await {
-            Ok(Ok(said)) => vec![said],
-            Ok(Err(_)) | Err(_) => Vec::new(),
-        }
+            (connection.url().clone(), worker_status(connection.url(), answer))
+        };
+        tokio::time::timeout(self.timeouts.control, asked).await.into_iter().collect()
     }
 
     /// Gives a rank's report to the agent, which passes it on.
@@ -269,14 +254,14 @@ impl Agent {
             history.asking(worker);
             match connection.document(|id| Ask::Report { id, report: report.clone() }).await {
                 Ok(_) => Ok(()),
-                Err(Fault::Status { status: 409, problem }) if problem.kind == problem_kind::RUN_MISMATCH => {
-                    let (run, worker) = (report.run.clone(), worker.clone());
-                    Err(Some(ClientError::RunMismatch { run, worker, problem }))
-                }
-                Err(fault) => {
-                    history.push(Attempt { worker: worker.clone(), after: chance::now() - begin, fault });
-                    Err(None)
-                }
+                Err(fault) => Err(match ClientError::run_mismatch(&report.run, worker, fault) {
+                    Ok(mismatch) => Some(mismatch),
+                    Err(fault) => {
+                        let after = chance::now() - begin;
+                        history.push(Attempt { worker: worker.clone(), after, fault });
+                        None
+                    }
+                }),
             }
         };
         match tokio::time::timeout(self.timeouts.control, asked).await {

@@ -18,6 +18,9 @@ const READ_BYTES: usize = 16 << 10;
 /// Descriptors that came and that no message has named; an agent sends each with its message.
 const MOST_UNCLAIMED: usize = 16;
 
+/// Messages that wait to be sent while more are read: far beyond what a reader that reads lets stand.
+const MOST_UNSENT: usize = 4 * 1024;
+
 /// One end of the socket between an agent and a reader; both use it.
 pub struct LocalWire {
     stream: UnixStream,
@@ -76,9 +79,11 @@ impl LocalWire {
     /// # Errors
     /// The other end closed the connection, or it is broken.
     pub async fn turn(&mut self) -> Result<(), String> {
-        let interest = match self.out.is_empty() {
-            true => Interest::READABLE,
-            false => Interest::READABLE | Interest::WRITABLE,
+        let interest = match self.out.len() {
+            0 => Interest::READABLE,
+            unsent if unsent < MOST_UNSENT => Interest::READABLE | Interest::WRITABLE,
+            // Who does not read is not read either: its questions would be answered into memory without bound.
+            _ => Interest::WRITABLE,
         };
         let ready = self.stream.ready(interest).await.map_err(|error| error.to_string())?;
         if ready.is_readable() {
@@ -136,5 +141,46 @@ impl LocalWire {
 impl fmt::Debug for LocalWire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalWire").field("unsent", &self.out.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_does_not_read_what_it_asked_for_is_not_asked_further() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut wire = LocalWire::new(here, 1 << 20, false);
+        let mut other = LocalWire::new(there, 1 << 20, false);
+        let long = "x".repeat(1000);
+        for _ in 0..2 * MOST_UNSENT {
+            wire.put(&long, None);
+        }
+        other.put(&"a question", None);
+        while !other.is_sent() {
+            other.send().unwrap();
+        }
+        let reads = tokio::spawn(async move {
+            let mut answers = 0;
+            while answers < 2 * MOST_UNSENT {
+                other.turn().await.unwrap();
+                while other.message::<String>().unwrap().is_some() {
+                    answers += 1;
+                }
+            }
+        });
+        let question = loop {
+            wire.turn().await.unwrap();
+            if let Some(question) = wire.message::<String>().unwrap() {
+                break question;
+            }
+        };
+        assert_eq!(question, "a question");
+        assert!(wire.out.len() < MOST_UNSENT, "{} unsent", wire.out.len());
+        while !wire.is_sent() {
+            wire.turn().await.unwrap();
+        }
+        reads.await.unwrap();
     }
 }

@@ -47,8 +47,13 @@ pub fn page() -> String {
 
 fn fields(path: &str, schema: &Map<String, Value>, page: &mut String) {
     let Some(Value::Object(properties)) = schema.get("properties") else { return };
-    let required: Vec<&str> =
-        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     for (name, field) in properties {
         let Value::Object(field) = field else { continue };
         let path = format!("{path}.{name}");
@@ -86,7 +91,8 @@ fn kind<'a>(field: &'a Map<String, Value>, path: &str) -> (String, &'a Map<Strin
 
 fn bounds(schema: &Map<String, Value>) -> String {
     if let Some(Value::Array(values)) = schema.get("enum") {
-        let values: Vec<String> = values.iter().filter_map(Value::as_str).map(|value| format!("`{value}`")).collect();
+        let values: Vec<String> =
+            values.iter().filter_map(Value::as_str).map(|value| format!("`{value}`")).collect();
         return values.join(", ");
     }
     let number = |key: &str| schema.get(key).and_then(Value::as_f64).map(|number| format!("{number}"));

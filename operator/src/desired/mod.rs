@@ -22,7 +22,7 @@ use crate::template::Model;
 use crate::types::DataPipeline;
 use crate::validate::{Account, ValidatedPipeline, short_hash};
 
-pub use pod::{DOCUMENT_VOLUME, PLAN_FOLDER, template};
+pub use pod::{DOCUMENT_VOLUME, PLAN_FOLDER, template, template_inputs};
 
 /// Who manages the objects, as a label.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -259,6 +259,8 @@ fn deployment(pipeline: &ValidatedPipeline, name: &str, template: PodTemplateSpe
                 }),
             }),
             revision_history_limit: Some(3),
+            // Workers read manifests before they serve, which takes minutes where those are large.
+            progress_deadline_seconds: Some(1800),
             template,
             ..DeploymentSpec::default()
         }),

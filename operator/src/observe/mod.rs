@@ -28,18 +28,7 @@ pub type Kept<T> = Result<Arc<T>, Arc<str>>;
 #[derive(Debug)]
 pub struct Cache<T> {
     objects: RwLock<Objects<T>>,
-    sight: watch::Sender<Sight>,
-}
-
-/// How much of a kind is seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
-    /// Nothing was answered yet.
-    Nothing,
-    /// It may not be read.
-    Refused,
-    /// Everything.
-    Complete,
+    complete: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
@@ -56,10 +45,6 @@ impl<T> Default for Objects<T> {
 }
 
 impl<T> Objects<T> {
-    fn get(&self, pipeline: &Key, name: &str) -> Option<&Kept<T>> {
-        self.of.get(pipeline)?.get(name)
-    }
-
     /// Keeps an object as this pipeline's. Gives the one whose it was until now.
     fn put(&mut self, pipeline: Key, place: (String, String), object: Kept<T>) -> Option<Key> {
         let before = if self.owners.get(&place) == Some(&pipeline) { None } else { self.remove(&place) };
@@ -83,7 +68,7 @@ impl<T> Objects<T> {
 
 impl<T> Default for Cache<T> {
     fn default() -> Self {
-        Self { objects: RwLock::default(), sight: watch::Sender::new(Sight::Nothing) }
+        Self { objects: RwLock::default(), complete: watch::Sender::new(false) }
     }
 }
 
@@ -110,44 +95,17 @@ impl<T> Cache<T> {
     /// Ends when everything that existed at the start is there.
     pub async fn complete(&self) {
         // The sender lives as long as this cache.
-        drop(self.sight.subscribe().wait_for(|sight| *sight == Sight::Complete).await);
+        drop(self.complete.subscribe().wait_for(|complete| *complete).await);
     }
 
-    /// Ends when everything is there, or may not be read.
-    pub async fn answered(&self) {
-        drop(self.sight.subscribe().wait_for(|sight| *sight != Sight::Nothing).await);
-    }
-
-    /// Whether everything that existed at the start is there.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        *self.sight.borrow() == Sight::Complete
-    }
-
-    /// The kind may not be read. What was read before goes on being known.
-    fn refused(&self) {
-        self.sight.send_if_modified(|sight| *sight == Sight::Nothing && {
-            *sight = Sight::Refused;
-            true
-        });
-    }
-
-    /// An object is there, of a pipeline or of none. Gives the pipelines of which something changed, and whether something else is asked.
-    fn put(
-        &self,
-        pipeline: Option<Key>,
-        place: (String, String),
-        object: Kept<T>,
-        asks: Asks<T>,
-    ) -> (Vec<Key>, bool) {
+    /// An object is there, of a pipeline or of none. Gives the pipelines of which something changed.
+    fn put(&self, pipeline: Option<Key>, place: (String, String), object: Kept<T>) -> Vec<Key> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
-        let known = pipeline.as_ref().and_then(|pipeline| objects.get(pipeline, &place.1));
-        let changed = differs(known, &object, asks);
         let before = match &pipeline {
             Some(pipeline) => objects.put(pipeline.clone(), place, object),
             None => objects.remove(&place),
         };
-        (before.into_iter().chain(pipeline).collect(), changed)
+        before.into_iter().chain(pipeline).collect()
     }
 
     /// An object is gone. Gives the pipeline whose it was.
@@ -155,27 +113,9 @@ impl<T> Cache<T> {
         self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(place)
     }
 
-    /// Everything is known anew. Gives all pipelines that were or are there, and of which something else is asked.
-    fn replace(&self, with: Objects<T>, asks: Asks<T>) -> BTreeMap<Key, bool> {
-        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
-        let mut keys: BTreeMap<Key, bool> = objects.of.keys().map(|key| (key.clone(), false)).collect();
-        for (key, of) in &with.of {
-            let changed = of.iter().any(|(name, object)| differs(objects.get(key, name), object, asks));
-            keys.insert(key.clone(), changed);
-        }
-        *objects = with;
-        self.sight.send_replace(Sight::Complete);
-        keys
-    }
-}
-
-/// Whether an object asks for something else than what was known of it.
-fn differs<T>(known: Option<&Kept<T>>, object: &Kept<T>, asks: Asks<T>) -> bool {
-    let Some(asks) = asks else { return false };
-    match (known, object) {
-        (Some(Ok(known)), Ok(object)) => asks(known, object),
-        (Some(Err(known)), Err(object)) => known != object,
-        _ => true,
+    fn replace(&self, with: Objects<T>) {
+        *self.objects.write().unwrap_or_else(PoisonError::into_inner) = with;
+        self.complete.send_replace(true);
     }
 }
 
@@ -204,37 +144,19 @@ pub fn nobodys() -> Key {
     Key { namespace: String::new(), name: String::new() }
 }
 
-fn is_refusal(error: &watcher::Error) -> bool {
-    let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) = error else {
-        return false;
-    };
-    matches!(error, kube::Error::Api(status) if status.code == 403)
-}
-
 fn place(object: &impl ResourceExt) -> (String, String) {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Whether something else is asked, of what was and what is. None of objects by which people ask for nothing.
-pub type Asks<T> = Option<fn(&T, &T) -> bool>;
-
-/// Whether something else is asked of a pipeline. Its status is the operator's own.
-#[must_use]
-pub fn asks_otherwise<K: Resource>(before: &K, now: &K) -> bool {
-    let (before, now) = (before.meta(), now.meta());
-    (&before.uid, before.generation, &before.annotations) != (&now.uid, now.generation, &now.annotations)
-}
-
-/// Fills a cache for ever, and wakes the pipelines of which something changed, telling whether `asks` says so of what was and what is.
-/// One object that cannot be read is kept as such; it stops no other.
+/// Fills a cache for ever, and wakes the pipelines of which something changed. One object that cannot be read is kept as such;
+/// it stops no other.
 pub async fn keep<K, T>(
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
     cache: Arc<Cache<T>>,
     of: fn(&DeserializeGuard<K>) -> Option<Key>,
     keep: fn(K) -> T,
-    asks: Asks<T>,
-    wake: impl Fn(Key, bool),
+    wake: impl Fn(Key),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -253,22 +175,17 @@ pub async fn keep<K, T>(
                 }
             }
             Ok(Event::InitDone) => {
-                for (key, changed) in cache.replace(std::mem::take(&mut building), asks) {
-                    wake(key, changed);
-                }
+                let mut keys = cache.keys();
+                keys.extend(building.of.keys().cloned());
+                cache.replace(std::mem::take(&mut building));
+                keys.into_iter().for_each(&wake);
             }
             Ok(Event::Apply(object)) => {
-                let (pipelines, changed) = cache.put(of(&object), place(&object), kept(object), asks);
-                pipelines.into_iter().for_each(|key| wake(key, changed));
+                cache.put(of(&object), place(&object), kept(object)).into_iter().for_each(&wake);
             }
             // Without the label it had, perhaps.
-            Ok(Event::Delete(object)) => {
-                cache.remove(&place(&object)).into_iter().for_each(|key| wake(key, asks.is_some()));
-            }
+            Ok(Event::Delete(object)) => cache.remove(&place(&object)).into_iter().for_each(&wake),
             Err(error) => {
-                if is_refusal(&error) {
-                    cache.refused();
-                }
                 tracing::warn!(kind = %K::kind(&()), error = %error, "a watch was interrupted; it is begun again");
             }
         }
@@ -317,39 +234,16 @@ mod tests {
     fn an_object_whose_label_is_taken_away_or_changed_is_nobodys_or_anothers() {
         let cache: Cache<u8> = Cache::default();
         let names = |pipeline: &str| cache.all(&key(pipeline)).iter().map(|kept| **kept).collect::<Vec<u8>>();
-        let put = |pipeline: Option<&str>, name: &str, object: u8| {
-            cache.put(pipeline.map(key), place(name), Ok(Arc::new(object)), None).0
-        };
-        assert_eq!(put(Some("a"), "x", 1), [key("a")]);
-        assert_eq!(put(Some("a"), "y", 2), [key("a")]);
-        assert_eq!(put(Some("b"), "x", 3), [key("a"), key("b")]);
+        assert_eq!(cache.put(Some(key("a")), place("x"), Ok(Arc::new(1))), [key("a")]);
+        assert_eq!(cache.put(Some(key("a")), place("y"), Ok(Arc::new(2))), [key("a")]);
+        assert_eq!(cache.put(Some(key("b")), place("x"), Ok(Arc::new(3))), [key("a"), key("b")]);
         assert_eq!((names("a"), names("b")), (vec![2], vec![3]));
-        assert_eq!(put(None, "x", 4), [key("b")]);
-        assert_eq!(put(None, "x", 5), []);
+        assert_eq!(cache.put(None, place("x"), Ok(Arc::new(4))), [key("b")]);
+        assert_eq!(cache.put(None, place("x"), Ok(Arc::new(5))), []);
         assert_eq!((names("a"), names("b")), (vec![2], vec![]));
         // Deleted later, it is nobody's still.
         assert_eq!(cache.remove(&place("x")), None);
         assert_eq!(cache.remove(&place("y")), Some(key("a")));
         assert!(cache.keys().is_empty());
-    }
-
-    #[test]
-    fn only_what_people_ask_for_ends_a_pause() {
-        use crate::types::DataPipeline;
-        use crate::validate::tests::stored;
-        let cache: Cache<DataPipeline> = Cache::default();
-        let put = |object: Kept<DataPipeline>| cache.put(Some(key("a")), place("a"), object, Some(asks_otherwise)).1;
-        let first = stored("");
-        assert!(put(Ok(Arc::new(first.clone()))));
-        let told = DataPipeline { status: Some(crate::types::DataPipelineStatus::default()), ..first.clone() };
-        assert!(!put(Ok(Arc::new(told))));
-        let mut scaled = first.clone();
-        scaled.metadata.generation = Some(4);
-        assert!(put(Ok(Arc::new(scaled.clone()))));
-        scaled.metadata.annotations = Some(BTreeMap::from([("feedmill.dev/pause".into(), String::new())]));
-        assert!(put(Ok(Arc::new(scaled.clone()))));
-        assert!(put(Err("no such field".into())));
-        assert!(!put(Err("no such field".into())));
-        assert!(put(Ok(Arc::new(scaled))));
     }
 }

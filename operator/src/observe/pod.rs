@@ -1,13 +1,11 @@
 //! What is kept of a pod.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, KeyToPath, Pod, PodCondition, PodSpec};
+use k8s_openapi::api::core::v1::{ContainerStatus, KeyToPath, Pod, PodSpec};
 use kube::ResourceExt as _;
 
 use crate::desired::{DOCUMENT_VOLUME, PLAN_INPUTS, WORKER};
-use crate::validate::are_others;
 
 /// Says which of a ReplicaSet's pods goes first when it has too many.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -39,30 +37,17 @@ pub struct WorkerPod {
     pub made: i64,
     /// Its template.
     pub template: Option<String>,
-    /// A hash of the spec by which it reads; none of pods that were made before that was annotated.
+    /// A hash of the part of the spec that decides its plan.
     pub plan_inputs: Option<String>,
+    /// What it needs, where it has a node and its volumes are not there: Secrets, with their keys.
+    pub waits_for: Option<String>,
     /// The ConfigMap with what it reads.
     pub document: Option<String>,
     /// What it costs to delete it, as annotated.
     pub deletion_cost: Option<i32>,
     /// What is wrong with it.
     pub trouble: Option<Trouble>,
-    /// Nothing of it runs yet on its node.
-    pub waits: Option<Waits>,
 }
-
-/// A pod that has a node, where not even its volumes are there. Most take a second; of those that never come the kubelet tells by
-/// events alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waits {
-    /// Since when, in seconds.
-    since: i64,
-    /// What it mounts.
-    mounts: String,
-}
-
-/// So long a pod may wait for its volumes.
-const PATIENCE_SECONDS: i64 = 30;
 
 /// What is wrong with a pod, worst last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,7 +97,7 @@ impl Trouble {
                 "add nodes, lower spec.worker.resources or spec.cache, or change spec.placement"
             }
             Self::CannotStart(_) => {
-                "make the Secret or ConfigMap that it names, with these keys, or correct the name in the spec"
+                "make the Secret or ConfigMap that it names, or correct the name in the spec"
             }
             Self::Image(_) => "correct spec.worker.image or give its imagePullSecrets",
             Self::OutOfMemory(_) => "raise spec.worker.resources.limits.memory or lower spec.cache",
@@ -139,6 +124,11 @@ impl From<Pod> for WorkerPod {
             (None, Some(container)) if !ready => trouble(container),
             _ => None,
         };
+        // Volumes come before the sandbox; an image is only pulled after it.
+        let waits = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
+            && conditions.iter().any(|condition| {
+                condition.type_ == "PodReadyToStartContainers" && condition.status == "False"
+            });
         Self {
             name: pod.name_any(),
             uid: pod.uid().unwrap_or_default(),
@@ -151,48 +141,12 @@ impl From<Pod> for WorkerPod {
             made: pod.creation_timestamp().map_or(0, |time| time.0.as_second()),
             template: pod.labels().get(TEMPLATE_HASH).cloned(),
             plan_inputs: pod.annotations().get(PLAN_INPUTS).cloned(),
+            waits_for: waits.then(|| needs(&pod)),
             document: pod.spec.as_ref().and_then(document).map(str::to_owned),
             deletion_cost: pod.annotations().get(DELETION_COST).and_then(|cost| cost.parse().ok()),
             trouble,
-            waits: waits(&pod, &conditions),
         }
     }
-}
-
-/// Since when a pod waits for its volumes, if it does.
-fn waits(pod: &Pod, conditions: &[PodCondition]) -> Option<Waits> {
-    let spec = pod.spec.as_ref().filter(|spec| spec.node_name.is_some())?;
-    let condition = conditions
-        .iter()
-        .find(|condition| condition.type_ == "PodReadyToStartContainers" && condition.status == "False")?;
-    Some(Waits { since: condition.last_transition_time.as_ref()?.0.as_second(), mounts: mounts(spec) })
-}
-
-/// The Secrets and ConfigMaps that a pod cannot be without, with the keys that they must have.
-fn mounts(spec: &PodSpec) -> String {
-    let mut all = Vec::new();
-    let mut add = |kind: &str, name: &str, items: Option<&Vec<KeyToPath>>, optional: Option<bool>| {
-        if optional != Some(true) {
-            let keys: Vec<&str> = items.into_iter().flatten().map(|item| item.key.as_str()).collect();
-            let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
-            all.push(format!("{kind} {name}{keys}"));
-        }
-    };
-    for volume in spec.volumes.iter().flatten() {
-        if let Some(secret) = &volume.secret {
-            let name = secret.secret_name.as_deref().unwrap_or_default();
-            add("Secret", name, secret.items.as_ref(), secret.optional);
-        }
-        if let Some(map) = &volume.config_map {
-            add("ConfigMap", &map.name, map.items.as_ref(), map.optional);
-        }
-        for source in volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten()) {
-            if let Some(secret) = &source.secret {
-                add("Secret", &secret.name, secret.items.as_ref(), secret.optional);
-            }
-        }
-    }
-    all.join(", ")
 }
 
 impl WorkerPod {
@@ -205,26 +159,7 @@ impl WorkerPod {
     /// Whether it reads by other streams than those of these plan inputs.
     #[must_use]
     pub fn reads_by_others(&self, inputs: &str) -> bool {
-        self.plan_inputs.as_deref().is_some_and(|theirs| are_others(theirs, inputs))
-    }
-
-    /// What is wrong with it at a time, in seconds.
-    #[must_use]
-    pub fn trouble_at(&self, now: i64) -> Option<Trouble> {
-        let waits = self.waits.as_ref().filter(|_| self.waiting_left(now) == Some(Duration::ZERO));
-        self.trouble.clone().or_else(|| {
-            let mounts = &waits?.mounts;
-            Some(Trouble::CannotStart(format!(
-                "its volumes or its network are not there after {PATIENCE_SECONDS} s; it mounts {mounts}"
-            )))
-        })
-    }
-
-    /// How much longer it may wait for its volumes; none of pods that do not.
-    #[must_use]
-    pub fn waiting_left(&self, now: i64) -> Option<Duration> {
-        let left = self.waits.as_ref()?.since.saturating_add(PATIENCE_SECONDS).saturating_sub(now);
-        Some(Duration::from_secs(u64::try_from(left).unwrap_or_default()))
+        self.plan_inputs.as_deref().is_some_and(|theirs| theirs != inputs)
     }
 
     /// Whether it serves and stays.
@@ -232,6 +167,28 @@ impl WorkerPod {
     pub fn serves(&self) -> bool {
         self.ready && self.stays()
     }
+}
+
+/// The Secrets that a pod mounts, with the keys that must be there.
+fn needs(pod: &Pod) -> String {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let mut secrets = Vec::new();
+    let mut add = |name: &str, items: Option<&Vec<KeyToPath>>, optional: Option<bool>| {
+        let keys: Vec<&str> = items.into_iter().flatten().map(|item| item.key.as_str()).collect();
+        if optional != Some(true) {
+            secrets.push(format!("Secret {name} with {}", keys.join(" and ")));
+        }
+    };
+    for volume in volumes {
+        if let Some(secret) = &volume.secret {
+            add(secret.secret_name.as_deref().unwrap_or_default(), secret.items.as_ref(), secret.optional);
+        }
+        let sources = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
+        for secret in sources.filter_map(|source| source.secret.as_ref()) {
+            add(&secret.name, secret.items.as_ref(), secret.optional);
+        }
+    }
+    if secrets.is_empty() { "the pipeline's ConfigMap".into() } else { secrets.join(", ") }
 }
 
 /// The ConfigMap with what a pod's worker reads.
@@ -357,28 +314,25 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_missing_is_told_though_the_kubelet_says_so_in_events_only() {
-        let pod: Pod = serde_json::from_value(json!({
-            "metadata": {"name": "p"},
-            "spec": {"nodeName": "n1", "containers": [], "volumes": [
-                {"name": "plan", "configMap": {"name": "a-plan", "optional": true}},
-                {"name": "tls", "secret": {"secretName": "tls", "items": [{"key": "tls.crt", "path": "tls.crt"}]}},
-                {"name": "s3", "projected": {"sources": [
-                    {"secret": {"name": "keys", "items": [{"key": "a", "path": "a"}, {"key": "b", "path": "b"}]}},
-                    {"secret": {"name": "keys", "items": [{"key": "c", "path": "c"}], "optional": true}}]}},
-            ]},
-            "status": {"conditions": [
-                {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": "1970-01-01T00:01:40Z"}],
-                "containerStatuses": [{"name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 0,
-                    "state": {"waiting": {"reason": "ContainerCreating"}}}]},
-        }))
-        .unwrap();
-        let pod = WorkerPod::from(pod);
-        assert_eq!((pod.trouble_at(129), pod.waiting_left(129)), (None, Some(Duration::from_secs(1))));
-        let trouble = pod.trouble_at(130).unwrap();
-        assert_eq!(trouble.reason(), "WorkerCannotStart");
-        assert!(trouble.words().ends_with("it mounts Secret tls (tls.crt), Secret keys (a, b)"), "{trouble:?}");
-        assert_eq!(WorkerPod::default().trouble_at(130), None);
+    fn a_pod_without_its_volumes_names_the_secrets_that_it_needs() {
+        let of = |ready: &str| {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "p"},
+                "spec": {"containers": [], "nodeName": "n1", "volumes": [
+                    {"name": "s3", "projected": {"sources": [
+                        {"secret": {"name": "keys", "items": [{"key": "access-key-id", "path": "a"}, {"key": "secret-access-key", "path": "b"}]}},
+                        {"secret": {"name": "keys", "optional": true, "items": [{"key": "session-token", "path": "c"}]}},
+                    ]}},
+                    {"name": "token", "secret": {"secretName": "tokens", "items": [{"key": "token", "path": "token"}]}},
+                ]},
+                "status": {"conditions": [{"type": "PodReadyToStartContainers", "status": ready}]},
+            }))
+            .unwrap();
+            WorkerPod::from(pod).waits_for
+        };
+        let needs = "Secret keys with access-key-id and secret-access-key, Secret tokens with token";
+        assert_eq!(of("False").as_deref(), Some(needs));
+        assert_eq!(of("True"), None);
     }
 
     #[test]

@@ -33,6 +33,11 @@ pub(crate) fn worker(plan: &str) -> WorkerStatus {
     }
 }
 
+/// A digest that a plan may have.
+pub(crate) fn digest(number: u8) -> String {
+    format!("sha256:{}", format!("{number:02x}").repeat(32))
+}
+
 fn report(rank: u32, sequence: u64, wait_ms: u64, ready: u32) -> KeptReport {
     let report = json!({
         "age_ms": 100, "run": "r", "stream": "train", "plan": "p", "rank": rank, "size": 8, "ready": ready, "target": 4,
@@ -72,7 +77,7 @@ fn stale_foreign_and_nonsense_reports_do_not_count() {
 fn workers_that_ranks_report_to_are_asked_more_often() {
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     let at = Instant::now();
-    let seen = |status: WorkerStatus| Seen { at, answer: Ok(Arc::new(status)) };
+    let seen = |status: WorkerStatus| Seen { at, answer: Ok(Arc::new(status)), misses: 0 };
     let (mut home, mut starting) = (worker("p"), worker("p"));
     home.reports = vec![report(0, 1, 0, 4)];
     starting.streams.clear();
@@ -82,8 +87,8 @@ fn workers_that_ranks_report_to_are_asked_more_often() {
         (Some(seen(worker("p"))), 30, true),
         (Some(seen(home)), 5, true),
         (Some(seen(starting)), 5, true),
-        (Some(Seen { at, answer: Err(ScrapeError::Timeout) }), 4, false),
-        (Some(Seen { at, answer: Err(ScrapeError::Timeout) }), 5, true),
+        (Some(Seen { at, answer: Err(ScrapeError::Timeout), misses: 0 }), 4, false),
+        (Some(Seen { at, answer: Err(ScrapeError::Timeout), misses: 0 }), 5, true),
     ];
     for (known, seconds, due) in cases {
         assert_eq!(is_due(known.as_ref(), at + Duration::from_secs(seconds)), due, "{known:?} {seconds}");
@@ -146,4 +151,20 @@ async fn a_worker_that_speaks_tls_is_asked_whoever_signed_its_certificate() {
     assert_eq!(ask(address, true).await.unwrap(), worker("p"));
     // One that speaks none is a missing value.
     assert!(matches!(ask(answering(b"no tls".to_vec()).await, true).await, Err(ScrapeError::Connect(_))));
+}
+
+#[test]
+fn one_answer_that_does_not_come_changes_nothing() {
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    let at = Instant::now();
+    let answers = Answers::default();
+    let missed = || Seen { at, answer: Err(ScrapeError::Timeout), misses: 0 };
+    assert!(answers.keep("u", Seen { at, answer: Ok(Arc::new(worker("p"))), misses: 0 }));
+    for _ in 0..2 {
+        assert!(!answers.keep("u", missed()));
+        assert!(answers.of("u").unwrap().answer.is_ok());
+    }
+    assert!(answers.keep("u", missed()));
+    assert!(answers.of("u").unwrap().answer.is_err());
+    assert!(answers.keep("u", Seen { at, answer: Ok(Arc::new(worker("p"))), misses: 0 }));
 }

@@ -89,8 +89,8 @@ const BAD: [&str; 2] = ["Degraded", "ScalingLimited"];
 /// What is neither; it comes with every start.
 const EXPECTED: [&str; 7] = [
     "WorkersStarting",
-    "Suspended",
     "PlanChanging",
+    "Suspended",
     "ReadingData",
     "NoWorkerAnswers",
     "NoPlanYet",

@@ -68,6 +68,7 @@ pub fn invalid(
     name: &str,
     generation: i64,
     errors: &[FieldError],
+    pods: &[Arc<WorkerPod>],
     now: Timestamp,
 ) -> DataPipelineStatus {
     let told: Vec<String> = errors.iter().take(5).map(ToString::to_string).collect();
@@ -80,30 +81,36 @@ pub fn invalid(
     DataPipelineStatus {
         observed_generation: Some(generation),
         selector: selector_text(name),
+        // They can be counted without knowing what is wanted.
+        replicas: count(pods.iter().filter(|pod| pod.stays()).count()),
+        ready_replicas: count(pods.iter().filter(|pod| pod.serves()).count()),
         conditions: conditions.done(),
         ..before.clone()
     }
 }
+
+/// The largest whole number that JSON readers keep exactly.
+const MOST_SAMPLES: u64 = (1 << 53) - 1;
 
 /// The status of a pipeline.
 #[must_use]
 pub fn status(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) -> DataPipelineStatus {
     let pipeline = facts.pipeline;
     let staying: Vec<&WorkerPod> = facts.pods.iter().map(Arc::as_ref).filter(|pod| pod.stays()).collect();
-    let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     let serving = count(staying.iter().filter(|pod| pod.ready).count());
     let mut conditions = Conditions::after(&before.conditions, pipeline.generation, now);
     let rollout = match rollout(facts.deployment, pipeline.size.workers) {
         Rollout::Done if facts.deployment_is_old => Rollout::Going,
         other => other,
     };
-    let view = View { facts, serving, staying: &staying, rollout, now: now.as_second() };
+    let view = View { facts, serving, staying: &staying, rollout, now };
     view.ready(&mut conditions);
     view.others(&mut conditions);
-    let samples =
-        facts.workers.iter().flat_map(|(_, status)| &status.streams).map(|(name, stream)| {
-            (name.clone(), i64::try_from(stream.samples_per_epoch).unwrap_or(i64::MAX))
-        });
+    // Of streams that there are, in numbers that every JSON reader has: workers are not believed in everything.
+    let samples = facts.workers.iter().flat_map(|(_, status)| &status.streams);
+    let samples = samples.filter(|(name, _)| pipeline.purposes.iter().any(|(known, _)| known == *name));
+    let samples = samples
+        .map(|(name, stream)| (name.clone(), stream.samples_per_epoch.min(MOST_SAMPLES).cast_signed()));
     let samples: std::collections::BTreeMap<String, i64> = samples.collect();
     DataPipelineStatus {
         observed_generation: Some(pipeline.generation),
@@ -122,6 +129,10 @@ pub fn status(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) ->
         scaling: Some(figures(before.scaling, facts.figures)),
         conditions: conditions.done(),
     }
+}
+
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 /// Figures that hardly moved stay as they were written.
@@ -181,6 +192,13 @@ fn rollout(deployment: Option<&Deployment>, wanted: i32) -> Rollout {
     }
 }
 
+/// Whether a rollout makes no progress for its deadline.
+#[must_use]
+pub fn is_stuck(deployment: &Deployment) -> bool {
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or_default();
+    rollout(Some(deployment), wanted) == Rollout::Stuck
+}
+
 /// Whether a Deployment has exactly these workers, all of them new and available.
 #[must_use]
 pub fn is_whole(deployment: &Deployment, wanted: i32) -> bool {
@@ -192,8 +210,11 @@ struct View<'a> {
     serving: i32,
     staying: &'a [&'a WorkerPod],
     rollout: Rollout,
-    now: i64,
+    now: Timestamp,
 }
+
+/// Volumes are there within seconds when what they need is.
+const MOUNTING_SECONDS: i64 = 30;
 
 impl View<'_> {
     /// Ready: whether as many workers serve as are wanted, and if not, the one thing that is most likely in the way.
@@ -232,10 +253,10 @@ impl View<'_> {
             return ("PlanDiffers", message);
         }
         if let Some((pod, trouble)) = self.trouble() {
-            return (trouble.reason(), troubled(pod, &trouble));
+            return (trouble.reason(), troubled(pod, trouble));
         }
-        if let Some(message) = self.refused() {
-            return ("PodsRefused", message);
+        if let Some((reason, message)) = self.missing() {
+            return (reason, message);
         }
         let doing = self.facts.workers.iter().find_map(|(pod, status)| {
             let doing = status.doing.as_deref().filter(|_| status.state == WorkerState::Starting)?;
@@ -259,21 +280,30 @@ impl View<'_> {
     }
 
     /// The worst that is wrong with a pod.
-    fn trouble(&self) -> Option<(&WorkerPod, Trouble)> {
-        let troubled = self.staying.iter().filter_map(|pod| Some((*pod, pod.trouble_at(self.now)?)));
+    fn trouble(&self) -> Option<(&WorkerPod, &Trouble)> {
+        let troubled = self.staying.iter().filter_map(|pod| Some((*pod, pod.trouble.as_ref()?)));
         troubled.max_by(|(a_pod, a), (b_pod, b)| (a, &b_pod.name).cmp(&(b, &a_pod.name)))
     }
 
-    /// Pods that could not even be made: a quota, or an admission that refuses them.
-    fn refused(&self) -> Option<String> {
-        let status = self.facts.deployment.and_then(|deployment| deployment.status.as_ref())?;
-        let failure = status
-            .conditions
-            .iter()
-            .flatten()
-            .find(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True")?;
-        let words = failure.message.as_deref().unwrap_or_default();
-        Some(format!("the API server refuses pods: {words}; raise the quota that it names, or correct the spec"))
+    /// What keeps pods from being made at all, or from having their volumes.
+    fn missing(&self) -> Option<(&'static str, String)> {
+        let status = self.facts.deployment.and_then(|deployment| deployment.status.as_ref());
+        let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        let refused = conditions
+            .filter(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True")
+            .find_map(|condition| condition.message.as_deref());
+        if let Some(words) = refused {
+            let remedy = "lift the quota, or correct what the namespace's rules refuse";
+            return Some(("PodsRefused", format!("workers cannot be made: {words}; {remedy}")));
+        }
+        self.staying.iter().find_map(|pod| {
+            let needs = pod.waits_for.as_deref().filter(|_| self.now.as_second() - pod.made >= MOUNTING_SECONDS)?;
+            let message = format!(
+                "{} has no volumes after {MOUNTING_SECONDS} s; is there {needs} in its namespace? `kubectl describe pod` says more",
+                pod.name
+            );
+            Some(("WorkerCannotStart", message))
+        })
     }
 
     fn plans_differ(&self) -> Option<String> {
@@ -320,7 +350,7 @@ impl View<'_> {
             }
             Rollout::Done => conditions.set("Progressing", Truth::False, "Complete", ""),
             Rollout::Stuck => {
-                let message = "no progress for 10 minutes; workers of the former template go on serving; correct the spec";
+                let message = "no progress for 30 minutes; workers of the former template go on serving; correct the spec";
                 conditions.set("Progressing", Truth::False, "ProgressDeadlineExceeded", message);
             }
         }
@@ -330,15 +360,13 @@ impl View<'_> {
                 conditions.set("Degraded", Truth::True, reason, &message);
             }
             (None, Some((pod, trouble)), _) => {
-                conditions.set("Degraded", Truth::True, trouble.reason(), &troubled(pod, &trouble));
+                conditions.set("Degraded", Truth::True, trouble.reason(), &troubled(pod, trouble));
             }
-            (None, None, problem) => match (self.plans_differ(), problem) {
-                (None, _) if let Some(message) = self.refused() => {
-                    conditions.set("Degraded", Truth::True, "PodsRefused", &message);
-                }
-                (Some(message), _) => conditions.set("Degraded", Truth::True, "PlanDiffers", &message),
-                (None, Some(problem)) => conditions.set("Degraded", Truth::True, "WorkerProblem", &problem),
-                (None, None) => conditions.set("Degraded", Truth::False, "AsExpected", ""),
+            (None, None, problem) => match (self.plans_differ(), self.missing(), problem) {
+                (Some(message), _, _) => conditions.set("Degraded", Truth::True, "PlanDiffers", &message),
+                (None, Some((reason, message)), _) => conditions.set("Degraded", Truth::True, reason, &message),
+                (None, None, Some(problem)) => conditions.set("Degraded", Truth::True, "WorkerProblem", &problem),
+                (None, None, None) => conditions.set("Degraded", Truth::False, "AsExpected", ""),
             },
         }
         if pipeline.size.suspended {
@@ -419,7 +447,7 @@ impl View<'_> {
         match (read, reading, crashed) {
             (true, _, _) => conditions.set("SourceReady", Truth::True, "DataRead", ""),
             (false, _, Some((pod, trouble))) => {
-                conditions.set("SourceReady", Truth::False, "CannotReadData", &troubled(pod, &trouble));
+                conditions.set("SourceReady", Truth::False, "CannotReadData", &troubled(pod, trouble));
             }
             (false, Some((pod, doing)), None) => {
                 conditions.set("SourceReady", Truth::False, "ReadingData", &format!("{pod} is {doing}"));
@@ -455,17 +483,16 @@ fn words(obstacle: &Obstacle) -> (&'static str, String) {
             format!("{what} exists and is not this pipeline's; remove it or give the pipeline another name"),
         ),
         Obstacle::Refused(what) => ("ApplyFailed", format!("the API server refuses: {what}")),
-        Obstacle::Forbidden(what) => (
-            "Forbidden",
-            format!(
-                "the operator may not: {what}; give its role that verb, as the chart does, or lift what forbids it"
-            ),
-        ),
+        Obstacle::Forbidden(what) => {
+            ("Forbidden", format!("the operator may not: {what}; give its role that verb, as the chart does"))
+        }
     }
 }
 
 /// Conditions and counts are written at once, but not more often than this.
 const AT_ONCE: Duration = Duration::from_secs(5);
+/// Words alone, such as how much has been read, are written at most this often.
+const WORDS: Duration = Duration::from_secs(15);
 /// Figures alone are written at most this often.
 const FIGURES: Duration = Duration::from_secs(60);
 
@@ -481,7 +508,16 @@ pub fn due(
         return None;
     }
     let rest = |status: &DataPipelineStatus| DataPipelineStatus { scaling: None, ..status.clone() };
-    let pause = if rest(before) == rest(new) { FIGURES } else { AT_ONCE };
+    let wordless = |status: &DataPipelineStatus| {
+        let mut rest = rest(status);
+        rest.conditions.iter_mut().for_each(|condition| condition.message.clear());
+        rest
+    };
+    let pause = match (rest(before) == rest(new), wordless(before) == wordless(new)) {
+        (true, _) => FIGURES,
+        (false, true) => WORDS,
+        (false, false) => AT_ONCE,
+    };
     Some(
         written
             .map_or(Duration::ZERO, |written| pause.saturating_sub(now.saturating_duration_since(written))),

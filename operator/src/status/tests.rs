@@ -82,10 +82,6 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
         theirs: "sha256:1".into(),
         recorded: "sha256:0".into(),
     };
-    let mut refused = deployment(1, 0, 0);
-    refused.status.as_mut().unwrap().conditions = serde_json::from_value(json!([{"type": "ReplicaFailure", "status": "True",
-        "reason": "FailedCreate", "message": "exceeded quota: pods=2"}]))
-    .unwrap();
     let cases = [
         (
             Case { lines: "replicas: 1", pods: vec![pod("a", true)], ..Case::default() },
@@ -115,7 +111,7 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             "WorkersStarting",
         ),
         (
-            Case { pods: vec![pod("a", false)], consistency: Some(differ.clone()), ..Case::default() },
+            Case { pods: vec![pod("a", false)], consistency: Some(differ), ..Case::default() },
             "False",
             "PlanDiffers",
         ),
@@ -123,21 +119,11 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             Case {
                 lines: "replicas: 2",
                 pods: vec![pod("a", true), pod("b", true)],
-                consistency: Some(differ),
+                consistency: Some(differ.clone()),
                 ..Case::default()
             },
             "False",
             "PlanDiffers",
-        ),
-        (
-            Case { deployment: Some(refused), ..Case::default() },
-            "False",
-            "PodsRefused",
-        ),
-        (
-            Case { pods: vec![troubled("a", Trouble::CannotStart("secret".into()))], ..Case::default() },
-            "False",
-            "WorkerCannotStart",
         ),
         (Case { pods: vec![pod("a", true)], changing: true, ..Case::default() }, "False", "PlanChanging"),
         (
@@ -273,6 +259,65 @@ fn figures_alone_are_written_seldom_and_only_when_they_moved() {
     after.ready_replicas = 1;
     assert_eq!(due(&before, &after, Some(t), t + seconds(2)), Some(seconds(3)));
     assert_eq!(due(&before, &after, Some(t), t + seconds(5)), Some(Duration::ZERO));
+    // Words alone, such as how much has been read, in between.
+    let reading = |words: &str| {
+        let mut conditions = Conditions::after(&[], 1, at(0));
+        conditions.set("SourceReady", Truth::False, "ReadingData", words);
+        DataPipelineStatus { conditions: conditions.done(), ..DataPipelineStatus::default() }
+    };
+    assert_eq!(due(&reading("1 of 9"), &reading("2 of 9"), Some(t), t + seconds(5)), Some(seconds(10)));
+}
+
+#[test]
+fn pods_that_are_refused_and_secrets_that_are_missing_are_told() {
+    let mut quota = deployment(2, 0, 0);
+    quota.status.as_mut().unwrap().conditions = Some(vec![
+        serde_json::from_value(json!({"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
+            "message": "exceeded quota: small"}))
+        .unwrap(),
+    ]);
+    let case = Case { lines: "replicas: 2", deployment: Some(quota), ..Case::default() };
+    let told = case.status(&DataPipelineStatus::default(), 0);
+    assert_eq!(short(&told, "Ready"), ("False".into(), "PodsRefused".into()));
+    assert_eq!(short(&told, "Degraded"), ("True".into(), "PodsRefused".into()));
+    assert!(condition(&told, "Ready").message.contains("exceeded quota: small"));
+    let waiting = WorkerPod {
+        name: "a".into(),
+        made: 100,
+        waits_for: Some("Secret keys with token".into()),
+        ..WorkerPod::default()
+    };
+    let case = Case { pods: vec![Arc::new(waiting)], ..Case::default() };
+    assert_eq!(short(&case.status(&DataPipelineStatus::default(), 129), "Ready").1, "WorkersStarting");
+    let told = case.status(&DataPipelineStatus::default(), 130);
+    assert_eq!(short(&told, "Ready").1, "WorkerCannotStart");
+    assert!(condition(&told, "Ready").message.contains("Secret keys with token"));
+}
+
+#[test]
+fn workers_that_serve_by_two_plans_are_not_well() {
+    let differ = Consistency::Differ {
+        stream: "train".into(),
+        workers: vec!["b".into()],
+        theirs: "sha256:1".into(),
+        recorded: "sha256:0".into(),
+    };
+    let case = Case {
+        lines: "replicas: 2",
+        pods: vec![pod("a", true), pod("b", true)],
+        consistency: Some(differ),
+        ..Case::default()
+    };
+    let told = case.status(&DataPipelineStatus::default(), 0);
+    assert_eq!(short(&told, "Ready"), ("False".into(), "PlanDiffers".into()));
+}
+
+#[test]
+fn workers_of_former_streams_end_before_there_are_new_ones() {
+    let case = Case { pods: vec![pod("a", true)], changing: true, ..Case::default() };
+    let told = case.status(&DataPipelineStatus::default(), 0);
+    assert_eq!(short(&told, "Ready"), ("False".into(), "PlanChanging".into()));
+    assert_eq!(short(&told, "Progressing"), ("True".into(), "PlanChanging".into()));
 }
 
 #[test]
@@ -282,7 +327,8 @@ fn an_invalid_spec_changes_nothing_but_what_is_said() {
     let errors: Vec<FieldError> = (0..7)
         .map(|number| FieldError { field: format!("spec.f{number}"), reason: "is wrong".into() })
         .collect();
-    let after = invalid(&before, "qwen3vl-sft", 4, &errors, at(1));
+    let after = invalid(&before, "qwen3vl-sft", 4, &errors, &[pod("a", true), pod("b", false)], at(1));
+    assert_eq!((after.replicas, after.ready_replicas), (2, 1));
     assert_eq!(short(&after, "Ready"), ("False".into(), "InvalidSpec".into()));
     assert!(condition(&after, "Ready").message.contains("spec.f4: is wrong; and 2 more"));
     assert_eq!((after.ready_replicas, after.observed_generation), (1, Some(4)));

@@ -52,6 +52,8 @@ fn contradictions_name_their_field() {
         ("updateStrategy: {maxSurge: 0, maxUnavailable: 0%}", "spec.updateStrategy.maxUnavailable"),
         ("worker: {labels: {feedmill.dev/pipeline: other}}", "spec.worker.labels"),
         ("worker: {annotations: {feedmill.dev/restart-at: x}}", "spec.worker.annotations"),
+        ("worker: {env: [{name: A, value: x}, {name: A, value: y}]}", "spec.worker.env"),
+        ("worker: {imagePullSecrets: [{name: a}, {name: a}]}", "spec.worker.imagePullSecrets"),
         ("worker: {resources: {limits: {memory: 100Mi}}}", "spec.worker.resources.limits.memory"),
         ("worker: {resources: {limits: {memory: 1.5Gi}}}", "spec.worker.resources.limits.memory"),
         ("worker: {resources: {requests: {memory: lots}}}", "spec.worker.resources.requests.memory"),
@@ -77,12 +79,6 @@ fn workers_read_the_document_and_nothing_that_only_the_cluster_reads() {
     let one = pipeline("");
     let document: Pipeline = serde_saphyr::from_str(&one.document).unwrap();
     assert_eq!(document.validate().unwrap().streams[0].seed, 42);
-    // What is so by default is not written, and is read all the same.
-    assert!(!one.document.contains("maxTokens"));
-    let raw = stored("s3: {forcePathStyle: true}\nserving: {maxRange: 32}").spec;
-    let spec = PipelineSpec::of_data(raw.s3, raw.streams, raw.processor, raw.limits, raw.cache, raw.serving);
-    let document = pipeline("s3: {forcePathStyle: true}\nserving: {maxRange: 32}").document;
-    assert_eq!(serde_saphyr::from_str::<Pipeline>(&document).unwrap().spec, spec);
     for lines in [
         "replicas: 9",
         "suspend: true",
@@ -100,6 +96,20 @@ fn workers_read_the_document_and_nothing_that_only_the_cluster_reads() {
     let mut raw = stored("");
     raw.spec.streams[0].seed = 43;
     assert_ne!(validate(&raw).unwrap().plan_inputs, one.plan_inputs);
+}
+
+#[test]
+fn the_document_says_what_was_asked_for_and_nothing_else() {
+    let expected = "apiVersion: feedmill.dev/v1alpha1\nkind: DataPipeline\nmetadata:\n  name: qwen3vl-sft\n";
+    let document = pipeline("").document;
+    assert!(document.starts_with(expected), "{document}");
+    for left_out in ["shuffle", "percent", "maxRange", "tooLong", "maxSampleBytes"] {
+        assert!(!document.contains(left_out), "{left_out} in {document}");
+    }
+    // Read again it is the same.
+    let read: Pipeline = serde_saphyr::from_str(&document).unwrap();
+    assert_eq!(asked_for(&read), asked_for(&serde_saphyr::from_str(&document).unwrap()));
+    assert_eq!(read.validate().unwrap().streams[0].datasets[0].uri, "s3://b/train.jsonl");
 }
 
 #[test]

@@ -431,6 +431,22 @@ fn a_run_that_ends_beside_another_one_does_not_freeze_for_ever() {
 }
 
 #[test]
+fn windows_with_a_run_that_has_ended_are_not_counted_as_lost_ones() {
+    let mut pipeline = Pipeline::running(15, 1000.0);
+    let of_two = |n: u32, ended: u32| {
+        let mut signals = signals(n, 600.0, 0.0, 1.0);
+        let other = Run { name: "other".into(), reporting: ended, ..signals.runs[0].clone() };
+        signals.runs.push(other);
+        signals
+    };
+    pipeline.live(3, |n| of_two(n, 8));
+    pipeline.live(20, |n| of_two(n, 0));
+    let decision =
+        pipeline.see(&Signals { workers: Workers { answered: 0, ..of_two(15, 0).workers }, ..of_two(15, 0) });
+    assert!(matches!(decision.reason, Reason::Lost { windows: 1, .. }), "{:?}", decision.reason);
+}
+
+#[test]
 fn another_process_goes_on_where_the_one_before_ended() {
     let mut one = Pipeline::running(20, 1000.0);
     let mut other = Pipeline::running(20, 1000.0);

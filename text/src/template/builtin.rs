@@ -25,6 +25,11 @@ impl BuiltinTemplate {
         }
     }
 
+    /// Whether a template's source is one of these.
+    pub(crate) fn has(source: &str) -> bool {
+        [Self::Qwen2Vl, Self::Qwen3Vl].into_iter().any(|known| known.source() == source)
+    }
+
     /// The `patch_size` of the family's preprocessor_config.json.
     pub(crate) fn patch_size(self) -> u64 {
         match self {

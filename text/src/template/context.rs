@@ -17,20 +17,15 @@ pub(super) fn build(
     hider: Option<&Hider<'_>>,
     globals: &[(String, Value)],
 ) -> Value {
+    let mut context: BTreeMap<String, Value> = globals.iter().cloned().collect();
     let messages: Vec<Value> =
         conversation.messages.iter().map(|message| build_message(message, hider)).collect();
+    context.insert("messages".into(), Value::from_object(messages));
     let tools = if conversation.tools.is_empty() {
         Value::from(())
     } else {
         conversation.tools.iter().map(|tool| json(tool, hider)).collect()
     };
-    with_messages(Value::from_object(messages), tools, globals)
-}
-
-/// What a template reads, with these messages and tools.
-pub(super) fn with_messages(messages: Value, tools: Value, globals: &[(String, Value)]) -> Value {
-    let mut context: BTreeMap<String, Value> = globals.iter().cloned().collect();
-    context.insert("messages".into(), messages);
     context.insert("tools".into(), tools);
     context.insert("documents".into(), Value::from(()));
     context.insert("add_generation_prompt".into(), Value::from(false));
@@ -49,46 +44,40 @@ fn hide(message: &Message, hider: Option<&Hider<'_>>) -> Hide {
 pub(super) fn texts<'t>(conversation: &'t Conversation, hider: Option<&Hider<'_>>) -> Vec<Cow<'t, str>> {
     let mut texts = Vec::with_capacity(2 * conversation.messages.len());
     for message in &conversation.messages {
-        let runs = message.parts.chunk_by(|left, right| is_text(left) && is_text(right));
-        for run in runs {
-            match (run, hider) {
-                ([Part::Image(_)], _) => {}
-                ([Part::Text(text)], hider) => texts.push(hidden(text, hider, hide(message, hider))),
-                (run, Some(hider)) => {
-                    texts.extend(hider.hide_run(run, hide(message, Some(hider))).into_iter().map(Cow::Owned));
-                }
-                (run, None) => texts.extend(run.iter().filter_map(|part| match part {
-                    Part::Text(text) => Some(Cow::Borrowed(text.as_str())),
-                    Part::Image(_) => None,
-                })),
-            }
-        }
+        add_texts(message, hider, &mut texts);
     }
     texts
 }
 
+fn add_texts<'t>(message: &'t Message, hider: Option<&Hider<'_>>, texts: &mut Vec<Cow<'t, str>>) {
+    let hide = hide(message, hider);
+    for run in message.parts.chunk_by(|left, right| is_text(left) && is_text(right)) {
+        match (run, hider) {
+            ([Part::Image(_)], _) => {}
+            ([Part::Text(text)], hider) => texts.push(hidden(text, hider, hide)),
+            (run, Some(hider)) => texts.extend(hider.hide_run(run, hide).into_iter().map(Cow::Owned)),
+            (run, None) => texts.extend(run.iter().filter_map(|part| match part {
+                Part::Text(text) => Some(Cow::Borrowed(text.as_str())),
+                Part::Image(_) => None,
+            })),
+        }
+    }
+}
+
 fn build_message(message: &Message, hider: Option<&Hider<'_>>) -> Value {
     let hide = hide(message, hider);
+    let mut texts = Vec::with_capacity(message.parts.len());
+    add_texts(message, hider, &mut texts);
+    let mut texts = texts.into_iter();
     let content = match message.parts.as_slice() {
         [] => Value::from(""),
-        [Part::Text(text)] => Value::from(hidden(text, hider, hide)),
+        [Part::Text(_)] => Value::from(texts.next().unwrap_or_default()),
         parts => {
-            let mut list = Vec::with_capacity(parts.len());
-            for run in parts.chunk_by(|left, right| is_text(left) && is_text(right)) {
-                match (run, hider) {
-                    ([Part::Image(_)], _) => {
-                        list.push(Value::from_object(BTreeMap::from([("type", Value::from("image"))])));
-                    }
-                    (run, Some(hider)) => {
-                        list.extend(hider.hide_run(run, hide).iter().map(|text| text_part(text)));
-                    }
-                    (run, None) => list.extend(run.iter().filter_map(|part| match part {
-                        Part::Text(text) => Some(text_part(text)),
-                        Part::Image(_) => None,
-                    })),
-                }
-            }
-            Value::from_object(list)
+            let part = |part: &Part| match part {
+                Part::Image(_) => Value::from_object(BTreeMap::from([("type", Value::from("image"))])),
+                Part::Text(_) => text_part(&texts.next().unwrap_or_default()),
+            };
+            Value::from_object(parts.iter().map(part).collect::<Vec<_>>())
         }
     };
     let mut fields = BTreeMap::from([("role", Value::from(message.role.as_str())), ("content", content)]);

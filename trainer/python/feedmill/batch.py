@@ -13,9 +13,6 @@ from .errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-#: Tensors that a batch can leave out where a pipeline stage does not need them.
-PIXELS = ("pixel_values", "image_grid_thw")
-
 
 class Batch:
     """The micro batch of one rank: ``micro_batch`` samples that follow each other in the stream.
@@ -201,9 +198,8 @@ class Batch:
     def _torch_pixels(self, torch: Any, device: Any, dtype: Any) -> torch.Tensor:
         model = self._facts()
         patches = np.asarray(self._frame.arrays()["patches"])
-        extra = np.asarray(self._frame.extra_patches(model, self._ensure_image))
-        if extra.shape[0]:
-            patches = np.concatenate([patches.reshape(-1, extra.shape[1]), extra])
+        if self._ensure_image and patches.shape[0] == 0:
+            patches = np.asarray(self._frame.extra_patches(model, True))
         # The copy is what a device reads from; torch has no tensors over memory that may not be written.
         host = torch.empty(patches.shape, dtype=torch.uint8, pin_memory=_is_cuda(torch, device))
         host.numpy()[...] = patches
@@ -221,9 +217,7 @@ class Batch:
         return {name: np.asarray(array) for name, array in made.items()}
 
     def _facts(self) -> _feedmill.Model:
-        if self._model is None:
-            raise ConfigError("the workers do not say what their model's processor is like: they are older than this package")
-        return self._model
+        return known_model(self._model)
 
     def _has(self, name: str) -> bool:
         return self._tensors is None or name in self._tensors
@@ -235,6 +229,13 @@ class Batch:
     def __repr__(self) -> str:
         start, end = self.range
         return f"<feedmill.Batch {start}-{end}: {self.num_rows} rows, {self.num_tokens} tokens>"
+
+
+def known_model(model: _feedmill.Model | None) -> _feedmill.Model:
+    """What the model's processor is like; ConfigError where workers do not say."""
+    if model is None:
+        raise ConfigError("the workers do not say what their model's processor is like: they are older than this package")
+    return model
 
 
 def _is_cuda(torch: Any, device: Any) -> bool:

@@ -43,7 +43,7 @@ class TrainerMixin:
         **named: Any,
     ) -> None:
         self._feedmill = _settings("feedmill", feedmill)
-        given = {key: value for key, value in self._feedmill.items() if key != "ledger"}
+        given = {key: value for key, value in self._feedmill.items() if key not in ("ledger", "skips", "consumed")}
         self._feedmill_eval = None if feedmill_eval is None else given | _settings("feedmill_eval", feedmill_eval)
         if self._feedmill_eval is not None:
             samples = self._feedmill_eval.get("samples")
@@ -83,10 +83,8 @@ class TrainerMixin:
             model_parallel_size=shared,
             **settings,
         )
-        loader.wait_ready()
         if arguments.max_steps <= 0:
-            positions = arguments.num_train_epochs * loader.samples_per_epoch
-            arguments.max_steps = math.ceil(positions / loader._size_at(0))
+            arguments.max_steps = len(loader) // arguments.gradient_accumulation_steps
         return _Batches(loader, tensors)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
@@ -134,8 +132,14 @@ class FeedmillCallback(TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         loader = self._trainer.feedmill_loader
-        if loader is None or state.global_step == 0:
+        if loader is None:
             return
+        if state.global_step > 0:
+            self._go_on(loader, state)
+        # All ranks begin alike, or it is an error here and no hang in the first step.
+        loader.wait_ready()
+
+    def _go_on(self, loader: Loader, state: Any) -> None:
         kept = state.stateful_callbacks.get(type(self).__name__) or {}
         kept = kept[-1] if isinstance(kept, list) else kept
         saved = kept.get("attributes", {}).get("feedmill")

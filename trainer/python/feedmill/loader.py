@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import _feedmill, ledger as ledgers
-from .batch import Batch
-from .errors import BadSamples, ConfigError, FeedmillError, PlanChanged, StateError
+from .bad_rows import BadRows
+from .batch import Batch, known_model
+from .errors import ConfigError, FeedmillError, PlanChanged, StateError
+from .fleet import connect
+from .mesh import mesh_ranks
 from .nodes import NodeWorkers
 from .runs import run_name
-
-_log = logging.getLogger("feedmill")
+from .settings import at_least, check_ranks, checked_skips, is_fleet, merged_skips
+from .totals import Totals, ratio
 
 #: Version of what state_dict returns.
 STATE_VERSION = 1
-
-#: The environment variable that names the socket of this node's agent.
-AGENT_VARIABLE = "FEEDMILL_AGENT"
-
-#: A share of bad rows means nothing before so many rows, and so many bad ones, have been seen.
-BAD_AFTER_ROWS = 1_000
-BAD_AFTER_BAD = 20
-
-#: Rank 0 logs so many bad rows.
-BAD_ROWS_LOGGED = 10
 
 #: Micro batches whose steps are known ahead, when the global batch follows a schedule: as many as a window that finds
 #: its size by itself may have.
@@ -116,15 +109,15 @@ class Loader:
         workers: int = 1,
         threads: int | None = None,
     ) -> None:
-        _check_ranks(dp_rank, dp_size, model_parallel_size)
-        _at_least("micro_batch", micro_batch, 1)
+        check_ranks(dp_rank, dp_size, model_parallel_size)
+        at_least("micro_batch", micro_batch, 1)
         if window is not None:
-            _at_least("window", window, 0)
-        _at_least("window_bytes", window_bytes, 1)
-        _at_least("consumed", consumed, 0)
+            at_least("window", window, 0)
+        at_least("window_bytes", window_bytes, 1)
+        at_least("consumed", consumed, 0)
         for name, most in (("max_steps", max_steps), ("max_samples", max_samples)):
             if most is not None:
-                _at_least(name, most, 1)
+                at_least(name, most, 1)
         if epochs is not None and not 0 < epochs < 2**53:
             raise ConfigError(f"epochs {epochs!r} must be above 0")
         if last_step not in ("pad", "drop"):
@@ -135,7 +128,7 @@ class Loader:
             raise ConfigError(f"max_bad {max_bad!r} is a share, 0 to 1")
         if token is not None and token_file is not None:
             raise ConfigError("token and token_file are two ways to say the same; give one of them")
-        if (token is not None or token_file is not None) and not _is_fleet(source):
+        if (token is not None or token_file is not None) and not is_fleet(source):
             raise ConfigError("token goes with workers' addresses; workers of a pipeline's file get one of their own")
         self.stream = stream
         self.dp_rank = dp_rank
@@ -148,7 +141,7 @@ class Loader:
         self.accept_plan = accept_plan
         self._global_batch: GlobalBatch = global_batch
         self._epochs, self._max_steps, self._max_samples = epochs, max_steps, max_samples
-        self._skips = _skips(skips)
+        self._skips = checked_skips(skips)
         self._tensors = None if tensors is None else tuple(tensors)
         self._window, self._window_bytes, self._timeout = window, window_bytes, timeout
         self._workers, self._threads = workers, threads
@@ -166,11 +159,10 @@ class Loader:
         #: Samples consumed before the course, and micro batches of it handed out.
         self._begin, self._taken = consumed, 0
         #: A batch that came and was not handed out, because something was raised in its stead.
-        self._held: tuple[Any, ...] | None = None
-        self._totals = _Totals()
-        self._logged = _Totals()
-        self._bad_logged = 0
-        self._warned_of_bad = False
+        self._held: Batch | None = None
+        self._totals = Totals()
+        self._logged = Totals()
+        self._bad_rows = BadRows(dp_rank, stream)
         self._step: dict[str, Any] | None = None
         self._closed = self._ready = False
         # Arithmetic that does not divide is refused here, before anything is asked.
@@ -192,20 +184,7 @@ class Loader:
     def from_device_mesh(cls, source: Any, mesh: Any, dp: str | Sequence[str] = "dp", **settings: Any) -> Loader:
         """A loader for a torch DeviceMesh: ``dp`` names the dimension, or the dimensions, that data is split over; all
         others share a rank's batches."""
-        names = list(mesh.mesh_dim_names or ())
-        wanted = [dp] if isinstance(dp, str) else list(dp)
-        for name in wanted:
-            if name not in names:
-                raise ConfigError(f"the mesh has no dimension {name!r}; it has {', '.join(map(str, names)) or 'none'}")
-        rank, size = 0, 1
-        for name in (name for name in names if name in wanted):
-            extent = mesh.size(names.index(name))
-            rank = rank * extent + mesh.get_local_rank(name)
-            size *= extent
-        others = 1
-        for index, name in enumerate(names):
-            if name not in wanted:
-                others *= mesh.size(index)
+        rank, size, others = mesh_ranks(mesh, [dp] if isinstance(dp, str) else list(dp))
         settings.setdefault("model_parallel_size", others)
         return cls(source, dp_rank=rank, dp_size=size, **settings)
 
@@ -218,7 +197,6 @@ class Loader:
         self.wait_ready()
         batch = self._next()
         if batch is None:
-            self._finish_step()
             raise StopIteration
         return batch
 
@@ -236,6 +214,8 @@ class Loader:
         for _ in range(MOST_COUNTED_STEPS):
             if not counted.add_step(self._size_at(counted.known_until())):
                 break
+        else:
+            raise TypeError(f"the schedule has more than {MOST_COUNTED_STEPS:,} steps to the end; they are not counted")
         return max((counted.known_batches() or 0) - begun, 0)
 
     def wait_ready(self) -> None:
@@ -275,13 +255,15 @@ class Loader:
     def close(self) -> None:
         """Takes back all requests; lets go of this machine's workers. The loader gives no more batches."""
         self._closed = True
-        if self._puller is not None:
-            self._puller.close()
-        if self._ledger is not None:
-            self._ledger.close()
-        if self._node is not None:
-            self._node.close()
-            self._node = None
+        try:
+            if self._puller is not None:
+                self._puller.close()
+        finally:
+            if self._ledger is not None:
+                self._ledger.close()
+            if self._node is not None:
+                self._node.close()
+                self._node = None
 
     def __enter__(self) -> Loader:
         return self
@@ -317,7 +299,7 @@ class Loader:
         """
         self._open()
         if consumed is not None:
-            _at_least("consumed", consumed, 0)
+            at_least("consumed", consumed, 0)
         return {
             "version": STATE_VERSION,
             "stream": self.stream,
@@ -342,22 +324,24 @@ class Loader:
             raise StateError(f"state has consumed {consumed!r}, which is no number of samples")
         if plan is not None and not isinstance(plan, str):
             raise StateError(f"state has plan {plan!r}, which is no digest")
-        before = _skips(state.get("skips", ()))
-        skips = _merged(before, self._skips, _feedmill.position_of(consumed, before))
-        if plan is not None:
-            self._expected_plan = plan
-            if self._plan is not None:
-                self._check_plan(self._plan)
-        old, self._skips = self._skips, skips
         try:
+            before = checked_skips(state.get("skips", ()))
+        except (ConfigError, TypeError) as error:
+            raise StateError(f"state has skips {state.get('skips')!r}: {error}") from error
+        skips = merged_skips(before, self._skips, _feedmill.position_of(consumed, before))
+        old = self._skips, self._expected_plan
+        self._skips, self._expected_plan = skips, plan or self._expected_plan
+        try:
+            if plan is not None and self._plan is not None:
+                self._check_plan(self._plan)
             self.seek(consumed)
-        except FeedmillError:
-            self._skips = old
+        except BaseException:
+            self._skips, self._expected_plan = old
             raise
 
     def seek(self, consumed: int) -> None:
         """Goes on with the step that begins when ``consumed`` samples are consumed: Megatron's consumed_train_samples."""
-        _at_least("consumed", consumed, 0)
+        at_least("consumed", consumed, 0)
         self._turn(consumed)
 
     def set_global_batch(self, global_batch: GlobalBatch) -> None:
@@ -368,7 +352,7 @@ class Loader:
         # Where training ends was fixed by the old one.
         try:
             self._turn(self.consumed)
-        except FeedmillError:
+        except BaseException:
             self._global_batch = old
             raise
 
@@ -407,11 +391,9 @@ class Loader:
     def model(self) -> dict[str, Any]:
         """What the model's processor is like: patch (side in pixels), merge (patches per side that become one token), temporal
         (frames per patch), pad_id, image_pad_id, vision_start_id, vision_end_id (token ids)."""
-        self.wait_ready()
+        self._open()
         assert self._plan is not None
-        facts = self._plan["model"]
-        if facts is None:
-            raise ConfigError("the workers do not say what their model's processor is like: they are older than this package")
+        facts = known_model(self._plan["model"])
         names = ("patch", "merge", "temporal", "pad_id", "image_pad_id", "vision_start_id", "vision_end_id")
         return {name: getattr(facts, name) for name in names}
 
@@ -430,7 +412,7 @@ class Loader:
         totals = self._totals
         queue |= totals.described(self._dataset_names())
         queue["consumed"] = self.consumed
-        queue["wait_ratio"] = _ratio(queue.get("waited", 0.0), totals.clock)
+        queue["wait_ratio"] = ratio(queue.get("waited", 0.0), totals.clock)
         # Batches own their memory, unless an agent lends it; then those kept beyond this process's share are copies.
         agent = self._fleet.agent() if self._fleet is not None else None
         queue["lent_bytes"], _, queue["copied_out"] = agent or (0, 0, 0)
@@ -445,10 +427,10 @@ class Loader:
         self._logged = now
         since = now.since(then)
         keys: dict[str, float] = {
-            "wait_pct": 100 * _ratio(since.waited, since.clock),
+            "wait_pct": 100 * ratio(since.waited, since.clock),
             "bad_rows": since.bad,
-            "padding_pct": 100 * _ratio(since.cells - since.tokens, since.cells),
-            "supervised_pct": 100 * _ratio(since.supervised, since.tokens),
+            "padding_pct": 100 * ratio(since.cells - since.tokens, since.cells),
+            "supervised_pct": 100 * ratio(since.supervised, since.tokens),
             "consumed": self.consumed,
         }
         for name, rows in zip(self._dataset_names(), since.datasets):
@@ -477,48 +459,24 @@ class Loader:
                 ensure_image=self.ensure_image,
                 tensors=self._tensors,
             )
-            if batch.micro_batch == 0:
-                self._finish_step()
             self._account(batch, time.monotonic() - begun)
-            self._held = (batch,)
-        self._check_bad()
-        (batch,) = self._held
-        self._held = None
+            self._held = batch
+        self._bad_rows.check(self._totals, self.max_bad, self.on_bad)
+        batch, self._held = self._held, None
         self._taken += 1
+        if (batch.micro_batch + 1) * self.dp_size * self.micro_batch == batch.global_batch:
+            self._finish_step()
         return batch
 
     def _connect(self) -> _feedmill.Fleet:
         if self._fleet is None:
-            addresses = self._addresses()
-            token_file = self._token_file
-            if self._node is not None:
-                token_file = self._node.token_file
-            elif self._token is None and token_file is None:
-                token_file = os.environ.get("FEEDMILL_TOKEN_FILE") or None
-            ca_file = self._ca_file or os.environ.get("FEEDMILL_CA_FILE") or None
-            # Workers of this machine were started for this loader: nobody else reads what they make.
-            agent = os.environ.get(AGENT_VARIABLE) or None if self._node is None else None
-            self._fleet = _feedmill.Fleet(
-                addresses,
-                self.run,
-                self._timeout,
-                False,
-                token=self._token,
-                token_file=token_file,
-                ca_file=ca_file,
-                agent=agent,
+            if self._node is None and not is_fleet(self._source):
+                file = os.fspath(self._source)  # type: ignore[arg-type]
+                self._node = NodeWorkers(file, run=self.run, count=self._workers, threads=self._threads)
+            self._fleet = connect(
+                self._source, self._node, self.run, self._timeout, self._token, self._token_file, self._ca_file
             )
         return self._fleet
-
-    def _addresses(self) -> list[str]:
-        source = self._source
-        if isinstance(source, (list, tuple)):
-            return [str(address) for address in source]
-        text = os.fspath(source)  # type: ignore[arg-type]
-        if _is_fleet(text):
-            return [text]
-        self._node = NodeWorkers(text, run=self.run, count=self._workers, threads=self._threads)
-        return self._node.addresses
 
     def _check_plan(self, plan: Mapping[str, Any]) -> None:
         expected, here = self._expected_plan, plan["plan"]
@@ -542,37 +500,39 @@ class Loader:
 
     def _size_at(self, consumed: int | None) -> int:
         assert consumed is not None
-        size = self._global_batch
-        if not callable(size):
-            return size
-        size = size(consumed)
-        if not isinstance(size, int):
-            raise ConfigError(f"the schedule gives {size!r} at consumed {consumed}, which is no number of samples")
+        size, where = self._global_batch, ""
+        if callable(size):
+            size, where = size(consumed), f" at consumed {consumed}"
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ConfigError(f"global batch {size!r}{where} must be a whole number of at least 1, in samples")
         return size
 
     def _stop(self) -> int | None:
-        """The position at which training ends."""
-        if not hasattr(self, "_fixed_stop"):
-            ends = []
-            if self._epochs is not None:
-                assert self._plan is not None
-                ends.append(round(self._epochs * self._plan["samples_per_epoch"]))
-            if self._max_steps is not None:
-                ends.append(self._position_after(self._max_steps))
-            if self._max_samples is not None:
-                ends.append(_feedmill.position_of(self._max_samples - 1, self._skips) + 1)
-            self._fixed_stop = min(ends, default=None)
-        return self._fixed_stop
+        """The position at which training ends, with the skips of now."""
+        ends = []
+        if self._epochs is not None:
+            assert self._plan is not None
+            ends.append(round(self._epochs * self._plan["samples_per_epoch"]))
+        if self._most_samples is not None:
+            ends.append(_feedmill.position_of(self._most_samples - 1, self._skips) + 1)
+        return min(ends, default=None)
 
-    def _position_after(self, steps: int) -> int:
-        """The position behind the last sample of so many steps from the very begin."""
-        if callable(self._global_batch):
-            consumed = 0
-            for _ in range(steps):
-                consumed += self._size_at(consumed)
-        else:
-            consumed = steps * self._global_batch
-        return _feedmill.position_of(consumed - 1, self._skips) + 1
+    @functools.cached_property
+    def _most_samples(self) -> int | None:
+        """What max_steps and max_samples allow, from the very begin; another global batch does not change it later."""
+        most = [] if self._max_samples is None else [self._max_samples]
+        if self._max_steps is not None:
+            most.append(self._samples_of(self._max_steps))
+        return min(most, default=None)
+
+    def _samples_of(self, steps: int) -> int:
+        """Samples of so many steps from the very begin."""
+        if not callable(self._global_batch):
+            return steps * self._global_batch
+        consumed = 0
+        for _ in range(steps):
+            consumed += self._size_at(consumed)
+        return consumed
 
     def _fresh_course(self, consumed: int, stop: int | None) -> _feedmill.Course:
         drop_last = self.last_step == "drop"
@@ -584,7 +544,7 @@ class Loader:
             # The first step says whether the schedule divides.
             course.add_step(self._size_at(consumed))
         else:
-            course.go_on(self._global_batch)
+            course.go_on(self._size_at(consumed))
         self._course, self._begin, self._taken, self._held = course, consumed, 0, None
         return course
 
@@ -610,18 +570,8 @@ class Loader:
 
     def _account(self, batch: Batch, waited: float) -> None:
         self._totals.add(batch)
-        if batch.num_bad and self.dp_rank == 0 and self._bad_logged < BAD_ROWS_LOGGED:
-            for row in batch.info:
-                if row["fault"] is not None and self._bad_logged < BAD_ROWS_LOGGED:
-                    self._bad_logged += 1
-                    _log.warning(
-                        "position %d: the record that the order assigned cannot be used (%s); %s. `feedmill show` says more",
-                        row["position"],
-                        row["fault"],
-                        f"record {row['record']} of {row['dataset']} stands in for it"
-                        if row["status"] == "substituted"
-                        else "a row without loss stands there",
-                    )
+        if self.dp_rank == 0:
+            self._bad_rows.log(batch)
         if self._ledger is not None:
             if self._step is None:
                 self._step = ledgers.new_step(self, batch)
@@ -632,22 +582,6 @@ class Loader:
             self._ledger.write(self._step)
         self._step = None
 
-    def _check_bad(self) -> None:
-        totals = self._totals
-        rows = totals.rows - totals.filler
-        if rows < BAD_AFTER_ROWS or totals.bad < BAD_AFTER_BAD or totals.bad <= self.max_bad * rows:
-            return
-        share = f"{totals.bad} of {rows} rows ({100 * totals.bad / rows:.2f} %)"
-        message = (
-            f"rank {self.dp_rank}: {share} of stream {self.stream!r} stand in for records that cannot be used, more than "
-            f"max_bad={self.max_bad}; the workers' /v1/bad lists them with their faults"
-        )
-        if self.on_bad == "raise":
-            raise BadSamples(message, rank=self.dp_rank, stream=self.stream, reason=share)
-        if not self._warned_of_bad:
-            self._warned_of_bad = True
-            _log.warning("%s", message)
-
     def __getstate__(self) -> Any:
         raise TypeError(
             "a feedmill.Loader belongs to its process and cannot be pickled; give a DataLoader's workers a "
@@ -655,121 +589,3 @@ class Loader:
         )
 
 
-class _Totals:
-    """What this rank has received since its start."""
-
-    def __init__(self) -> None:
-        self.rows = self.tokens = self.cells = self.supervised = self.filler = self.bad = self.bytes = 0
-        self.datasets: list[int] = []
-        self.waited = 0.0
-        #: Seconds since the first batch was asked for.
-        self.clock = 0.0
-        self._began: float | None = None
-
-    def tick(self, asked: float) -> None:
-        if self._began is None:
-            self._began = asked
-        self.clock = time.monotonic() - self._began
-
-    def add(self, batch: Batch) -> None:
-        rows, tokens, longest, supervised, filler, bad = batch._counts
-        self.rows += rows
-        self.tokens += tokens
-        self.cells += rows * longest
-        self.supervised += supervised
-        self.filler += filler
-        self.bad += bad
-        self.bytes += batch.nbytes
-        self.datasets = [a + b for a, b in zip(self.datasets or [0] * len(batch.dataset_rows), batch.dataset_rows)]
-
-    def copy(self) -> _Totals:
-        other = _Totals()
-        other.__dict__.update(self.__dict__)
-        other.datasets = list(self.datasets)
-        return other
-
-    def since(self, then: _Totals) -> _Totals:
-        now = self.copy()
-        for name in ("rows", "tokens", "cells", "supervised", "filler", "bad", "bytes", "waited", "clock"):
-            setattr(now, name, getattr(self, name) - getattr(then, name))
-        old = then.datasets or [0] * len(self.datasets)
-        now.datasets = [a - b for a, b in zip(self.datasets, old)]
-        return now
-
-    def described(self, names: Sequence[str]) -> dict[str, Any]:
-        return {
-            "rows": self.rows,
-            "tokens": self.tokens,
-            "supervised": self.supervised,
-            "filler": self.filler,
-            "bad": self.bad,
-            "bytes": self.bytes,
-            "padding": _ratio(self.cells - self.tokens, self.cells),
-            "rows_per_dataset": dict(zip(names, self.datasets or [0] * len(names))),
-        }
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else 0.0
-
-
-def _is_fleet(source: Any) -> bool:
-    """Whether workers are named, and not a pipeline's file."""
-    if isinstance(source, (list, tuple)):
-        return True
-    text = os.fspath(source)
-    return "://" in text or text.startswith("file:")
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name} {value!r} must be a whole number of at least {least}")
-
-
-def _check_ranks(dp_rank: int, dp_size: int, model_parallel_size: int) -> None:
-    _at_least("dp_size", dp_size, 1)
-    _at_least("dp_rank", dp_rank, 0)
-    _at_least("model_parallel_size", model_parallel_size, 1)
-    if dp_rank >= dp_size:
-        raise ConfigError(
-            f"dp_rank {dp_rank} is not below dp_size {dp_size}; is it the global rank? Ranks that share a model share a dp_rank"
-        )
-    world = os.environ.get("WORLD_SIZE", "")
-    if world.isdigit() and int(world) != dp_size * model_parallel_size:
-        raise ConfigError(
-            f"dp_size {dp_size} x model_parallel_size {model_parallel_size} is not WORLD_SIZE {world}; dp_size counts "
-            "data-parallel ranks only, and model_parallel_size the ranks that share one (tensor x pipeline x context parallel)"
-        )
-
-
-def _skips(stretches: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
-    made = []
-    for stretch in stretches:
-        if len(stretch) != 2:
-            raise ConfigError(f"skip {stretch!r} must be a pair (start, end) of positions")
-        start, end = stretch
-        _at_least("skips", start, 0)
-        _at_least("skips", end, start + 1)
-        made.append((start, end))
-    made.sort()
-    # Overlaps are refused where the arithmetic is.
-    _feedmill.position_of(0, made)
-    return made
-
-
-def _merged(
-    checkpoint: list[tuple[int, int]], own: list[tuple[int, int]], position: int
-) -> list[tuple[int, int]]:
-    """The checkpoint's skips and those of this loader that are new."""
-    merged = list(checkpoint)
-    for skip in own:
-        if skip in checkpoint:
-            continue
-        if skip[0] < position and not any(start <= skip[0] and skip[1] <= end for start, end in checkpoint):
-            raise StateError(
-                f"skip {skip[0]}-{skip[1]} begins before position {position}, where the checkpoint stands, and is not one of its "
-                "skips: what was consumed would be counted anew. Resume from a checkpoint before it"
-            )
-        if skip[0] >= position:
-            merged.append(skip)
-    return _skips(merged)

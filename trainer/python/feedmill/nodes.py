@@ -22,6 +22,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import weakref
 from typing import Any
 
 from .errors import ConfigError, WorkersFailed
@@ -47,7 +48,8 @@ class NodeWorkers:
         path = os.path.abspath(pipeline)
         key = hashlib.sha256(b"\0".join([path.encode(), text, run.encode()])).hexdigest()[:24]
         self._folder = os.path.join(_runtime_folder(), key)
-        self._pipe: int | None = None
+        #: Closes this rank's end of the pipe, once, and also when this is forgotten.
+        self._let_go: weakref.finalize | None = None
         self._children: list[subprocess.Popen[bytes]] = []
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         lock = os.open(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -60,9 +62,8 @@ class NodeWorkers:
 
     def close(self) -> None:
         """Lets go of the workers; they end if no other rank of this machine holds them."""
-        if self._pipe is not None:
-            os.close(self._pipe)
-            self._pipe = None
+        if self._let_go is not None:
+            self._let_go()
 
     @property
     def token_file(self) -> str:
@@ -85,7 +86,7 @@ class NodeWorkers:
         except (OSError, ValueError, KeyError):
             addresses = []
         if addresses and all(_serves(address) for address in addresses):
-            self._pipe = pipe
+            self._let_go = weakref.finalize(self, os.close, pipe)
             return addresses
         # They have read the end of their input already, and are about to go.
         os.close(pipe)
@@ -99,19 +100,18 @@ class NodeWorkers:
         pipe_path = self._path("stdin")
         os.mkfifo(pipe_path, 0o600)
         reading = os.open(pipe_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._pipe = os.open(pipe_path, os.O_WRONLY | os.O_CLOEXEC)
+        self._let_go = weakref.finalize(self, os.close, os.open(pipe_path, os.O_WRONLY | os.O_CLOEXEC))
         os.set_blocking(reading, True)
-        self._write_token()
         threads = threads or max(1, (len(os.sched_getaffinity(0)) or 1) // count)
         try:
+            self._write_token()
             self._children = [self._spawn(program, pipeline, index, threads, reading) for index in range(count)]
             addresses = [_listening(child, self._log(index)) for index, child in enumerate(self._children)]
         except BaseException:
             for child in self._children:
                 child.kill()
                 child.wait()
-            os.close(self._pipe)
-            self._pipe = None
+            self._let_go()
             raise
         finally:
             os.close(reading)

@@ -14,7 +14,7 @@ use feedmill_protocol::http::{
     CONTENT_SAFETENSORS, HEADER_PLAN, HEADER_RUN, PATH_LIVE, PATH_METRICS, PATH_PLAN, PATH_READY,
     PATH_REPORTS, PATH_STATUS, Problem, problem_kind,
 };
-use feedmill_protocol::report::{MAX_REPORT_BYTES, RankReport, WorkerState};
+use feedmill_protocol::report::WorkerState;
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, Uri, header};
 
@@ -23,7 +23,7 @@ use super::store::{Held, Refusal, Wanted, full};
 use crate::serve::answer;
 use crate::serve::connection::{LeaseTicket, Leases};
 use crate::serve::frame;
-use crate::serve::request::{BatchRequest, Layout};
+use crate::serve::request::{self, BatchRequest, Layout};
 
 type Shared = State<Arc<Agent>>;
 
@@ -198,26 +198,16 @@ async fn plan(State(agent): Shared) -> Response<Body> {
 }
 
 async fn status(State(agent): Shared, uri: Uri) -> Response<Body> {
-    let without = uri.query().is_some_and(|query| query.split('&').any(|part| part == "reports=no"));
-    answer::json(&agent.status(!without).await)
+    answer::json(&agent.status(request::wants_reports(&uri)).await)
 }
 
 async fn report(State(agent): Shared, request: Request) -> Response<Body> {
     let passed_on = async {
-        let body = axum::body::to_bytes(request.into_body(), MAX_REPORT_BYTES)
-            .await
-            .map_err(|_| bad_request(format!("a report has at most {MAX_REPORT_BYTES} bytes")))?;
-        let report: RankReport =
-            serde_json::from_slice(&body).map_err(|error| bad_request(format!("report: {error}")))?;
-        report.check().map_err(|error| bad_request(error.to_string()))?;
+        let report = request::report(request).await?;
         agent.report(report).await
     };
     match passed_on.await {
-        Ok(()) => {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::NO_CONTENT;
-            response
-        }
+        Ok(()) => answer::no_content(),
         Err(refusal) => refused(&refusal),
     }
 }

@@ -190,7 +190,7 @@ pub(crate) fn refusal(error: &ClientError) -> Refusal {
         ClientError::UnknownStream { .. } => {
             Problem::new(problem_kind::NOT_FOUND, 404, "there is no such stream", text).into()
         }
-        ClientError::Setting { .. } | ClientError::Range(_) | ClientError::Report(_) => {
+        ClientError::Setting { .. } | ClientError::Report(_) => {
             Problem::new(problem_kind::BAD_REQUEST, 400, "the request makes no sense", text).into()
         }
         _ => Problem::new(problem_kind::INTERNAL, 500, "the agent could not fetch it", text).into(),

@@ -78,6 +78,9 @@ fn no_more_ranks_and_runs_than_there_is_room_for() {
     }
     let another = RankReport { size: u32::MAX, ..report(u32::MAX - 1, 1) };
     assert_eq!(reports.keep(now, another.clone()), Err(Refusal::NoRoom));
+    let announced = RankReport { size: u32::MAX, ..begins(u32::MAX - 1, 0) };
+    assert_eq!(reports.keep(now, announced), Err(Refusal::NoRoom));
+    assert!(reports.runs.is_empty(), "a rank without room leaves nothing");
     reports.keep(now + REPORT_LIFE, another).unwrap();
     assert_eq!(reports.kept.len(), 1);
 

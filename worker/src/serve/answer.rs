@@ -29,6 +29,13 @@ pub(crate) fn not_found(detail: impl Into<String>) -> Problem {
     Problem::new(problem_kind::NOT_FOUND, 404, "there is no such thing here", detail)
 }
 
+/// 204: it is done, and there is nothing to say.
+pub(crate) fn no_content() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
 /// JSON of anything that becomes JSON.
 pub(crate) fn json(value: &impl serde::Serialize) -> Response<Body> {
     let mut response = Response::new(Body::from(serde_json::to_vec(value).unwrap_or_default()));

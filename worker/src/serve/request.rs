@@ -1,12 +1,14 @@
-//! A request for a range, parsed and checked.
+//! What is asked for and what is reported, parsed and checked.
 
 use std::time::Duration;
 
+use axum::extract::Request;
 use feedmill_protocol::frame::COMPACT_TENSORS;
 use feedmill_protocol::http::{HEADER_DEATHS, HEADER_NEED, HEADER_PLAN, HEADER_RUN, Problem, problem_kind};
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
-use http::HeaderMap;
+use feedmill_protocol::report::{MAX_REPORT_BYTES, RankReport};
+use http::{HeaderMap, Uri};
 
 use super::answer::{bad_request, not_found};
 use super::padded::PADDED_TENSORS;
@@ -18,6 +20,9 @@ use feedmill_protocol::bad::RowStatus;
 
 /// A need further ahead than a day is taken for a day.
 const MAX_NEED: Duration = Duration::from_secs(86_400);
+
+/// A report has a few hundred bytes and comes with its head; who sends it more slowly only holds a place.
+const REPORT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How the tensors are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +103,24 @@ impl BatchRequest {
         }
         Ok(request)
     }
+}
+
+/// The report that a request brings.
+pub(crate) async fn report(request: Request) -> Result<RankReport, Problem> {
+    let body = axum::body::to_bytes(request.into_body(), MAX_REPORT_BYTES);
+    let body = tokio::time::timeout(REPORT_LIMIT, body)
+        .await
+        .map_err(|_| bad_request(format!("the report did not come within {REPORT_LIMIT:?}")))?
+        .map_err(|_| bad_request(format!("a report has at most {MAX_REPORT_BYTES} bytes")))?;
+    let report: RankReport =
+        serde_json::from_slice(&body).map_err(|error| bad_request(format!("report: {error}")))?;
+    report.check().map_err(|error| bad_request(error.to_string()))?;
+    Ok(report)
+}
+
+/// Whether a status is to have what ranks reported, which may be long.
+pub(crate) fn wants_reports(uri: &Uri) -> bool {
+    !uri.query().is_some_and(|query| query.split('&').any(|part| part == "reports=no"))
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {

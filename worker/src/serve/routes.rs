@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -13,23 +12,20 @@ use feedmill_protocol::http::{
     CONTENT_SAFETENSORS, DEATHS_THAT_MAKE_SUSPECT, HEADER_PLAN, PATH_BAD, PATH_LIVE, PATH_METRICS, PATH_PLAN,
     PATH_READY, PATH_REPORTS, PATH_STATUS, Problem, problem_kind,
 };
-use feedmill_protocol::report::{MAX_REPORT_BYTES, RankReport, WorkerState};
+use feedmill_protocol::report::WorkerState;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
-use super::answer::{self, bad_request, not_found};
+use super::answer::{self, not_found};
 use super::connection::Leases;
 use super::frame::{self, ChunkBody, Keep};
 use super::padded::{PaddedModel, Pieces};
-use super::request::{BatchRequest, Layout};
+use super::request::{self, BatchRequest, Layout};
 use super::{look, page, range_samples};
 use crate::app::{App, Loaded};
 use crate::engine::SampleKey;
 use crate::make::patch_bytes;
-
-/// A report has a few hundred bytes and comes with its head; who sends it more slowly only holds a place.
-const REPORT_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) type Shared = State<Arc<App>>;
 
@@ -226,28 +222,17 @@ async fn bad(State(app): Shared) -> Response<Body> {
 }
 
 async fn status(State(app): Shared, uri: Uri) -> Response<Body> {
-    let without = uri.query().is_some_and(|query| query.split('&').any(|part| part == "reports=no"));
-    answer::json(&app.status(!without))
+    let with = request::wants_reports(&uri);
+    answer::json(&app.status(with))
 }
 
 async fn report(State(app): Shared, request: Request) -> Response<Body> {
     let kept = async {
-        let body = axum::body::to_bytes(request.into_body(), MAX_REPORT_BYTES);
-        let body = tokio::time::timeout(REPORT_LIMIT, body)
-            .await
-            .map_err(|_| bad_request(format!("the report did not come within {REPORT_LIMIT:?}")))?
-            .map_err(|_| bad_request(format!("a report has at most {MAX_REPORT_BYTES} bytes")))?;
-        let report: RankReport =
-            serde_json::from_slice(&body).map_err(|error| bad_request(format!("report: {error}")))?;
-        report.check().map_err(|error| bad_request(error.to_string()))?;
+        let report = request::report(request).await?;
         app.reports(|reports, now| reports.keep(now, report)).map_err(|refusal| refusal.problem())
     };
     match kept.await {
-        Ok(()) => {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::NO_CONTENT;
-            response
-        }
+        Ok(()) => answer::no_content(),
         Err(problem) => answer::problem(&problem),
     }
 }

@@ -1,0 +1,63 @@
+{{- define "feedmill.name" -}}
+{{- $name := .Release.Name | trunc 45 | trimSuffix "-" -}}
+{{- if contains "feedmill" $name }}{{ $name }}{{ else }}{{ $name }}-feedmill{{ end -}}
+{{- end }}
+
+{{- define "feedmill.account" -}}
+{{- .Values.serviceAccount.name | default (include "feedmill.name" .) -}}
+{{- end }}
+
+{{- define "feedmill.selector" -}}
+app.kubernetes.io/name: feedmill-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "feedmill.labels" -}}
+{{ include "feedmill.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- /* An image's whole name: registry, repository, and digest or tag. */}}
+{{- define "feedmill.image" -}}
+{{- $registry := .root.Values.global.imageRegistry | trimSuffix "/" -}}
+{{- with $registry }}{{ . }}/{{ end }}{{ .image.repository }}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end -}}
+{{- end }}
+
+{{- /* What the operator may do where its pipelines are. */}}
+{{- define "feedmill.rules" -}}
+- apiGroups: [feedmill.dev]
+  resources: [datapipelines]
+  verbs: [get, list, watch]
+- apiGroups: [feedmill.dev]
+  resources: [datapipelines/status]
+  verbs: [get, patch, update]
+# Where owner references that block deletion need it, such as on OpenShift.
+- apiGroups: [feedmill.dev]
+  resources: [datapipelines/finalizers]
+  verbs: [update]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [services, configmaps, serviceaccounts]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+# Marks those that go first when there are to be fewer.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, patch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}

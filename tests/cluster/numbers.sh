@@ -1,0 +1,30 @@
+# What is measured on a cluster, and not part of the tests; read by e2e.sh. Give FEEDMILL_PROGRAMS the folder of release builds.
+
+s_nic() { # the wall of one network card: workers packed on a node against spread over three; bytes as they are against fp32 tensors
+    local rate=${NIC:-200mbit} node place steps=${STEPS:-60}
+    for node in n1 n2 n3; do "$here/cluster" nic $node "$rate"; done
+    printf 'nameserver 172.30.0.1\n' >"$work/resolv.conf"
+    for place in packed spread; do
+        pipeline $place "  replicas: 3
+$([ $place = spread ] || echo '  placement: {nodeSelector: {kubernetes.io/hostname: n1}}')" | sed 's/sharedMemory: 128Mi/sharedMemory: 512Mi/' | kubectl apply -f - >/dev/null
+        k wait --for=condition=Ready dpl/$place --timeout=180s >/dev/null
+        # Ranks that compute nothing want all that the network gives.
+        unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; shift; exec "$@"' - "$work/resolv.conf" \
+            "$ranks" --steps "$steps" --step-ms 0 --ranks 4 --micro-batch 4 --window 8 "http://$place.$team.svc.cluster.local:8470" >"$work/nic-$place.out"
+        tail -1 "$work/nic-$place.out" >"$work/nic-$place.json"
+        say "$place ($(spread $place)): $(field samples_a_second <"$work/nic-$place.json") samples/s, $(field bytes <"$work/nic-$place.json") bytes in $(field seconds <"$work/nic-$place.json") s"
+        # The same ranks with a step that leaves the network of one node just too little time.
+        unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; shift; exec "$@"' - "$work/resolv.conf" \
+            "$ranks" --steps "$steps" --step-ms "${STEP_MS:-300}" --ranks 4 --micro-batch 4 --window 8 "http://$place.$team.svc.cluster.local:8470" >"$work/nic-$place.out"
+        say "$place, steps of ${STEP_MS:-300} ms: waits $(tail -1 "$work/nic-$place.out" | field wait_ratio) of its time, $(tail -1 "$work/nic-$place.out" | field samples_a_second) samples/s"
+    done
+    local address layout count
+    address=$(addresses packed | head -1)
+    for layout in compact hf; do
+        seq 0 4 396 | (timeout 30 xargs -P 4 -n 1 bash -c 'curl -s -m 29 -o /dev/null -w "%{http_code} %{size_download} %{time_total}\n" "http://$0:8470/v1/streams/train/batches/$2-$(($2 + 4))?layout=$1"' "$address" $layout || true) >"$work/nic-$layout.out"
+        count=$(grep -c '^200' "$work/nic-$layout.out")
+        say "$layout from one node: $((count * 4)) samples, $(awk '{sum += $2} END {print sum}' "$work/nic-$layout.out") bytes in at most 30 s"
+    done
+    for node in n1 n2 n3; do "$here/cluster" nic $node off; done
+    k delete dpl packed spread >/dev/null
+}

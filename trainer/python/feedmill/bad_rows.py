@@ -1,0 +1,59 @@
+"""Watches over rows that stand in for records that cannot be used."""
+
+from __future__ import annotations
+
+import logging
+
+from .batch import Batch
+from .errors import BadSamples
+from .totals import Totals
+
+_log = logging.getLogger("feedmill")
+
+#: A share of bad rows means nothing before so many rows, and so many bad ones, have been seen.
+BAD_AFTER_ROWS = 1_000
+BAD_AFTER_BAD = 20
+
+#: Rank 0 logs so many bad rows.
+BAD_ROWS_LOGGED = 10
+
+
+class BadRows:
+    """Logs the first bad rows, and says when there are too many."""
+
+    def __init__(self, rank: int, stream: str) -> None:
+        self._rank, self._stream = rank, stream
+        self._logged = 0
+        self._warned = False
+
+    def log(self, batch: Batch) -> None:
+        """Logs a batch's bad rows, the first ones of a run alone."""
+        if not batch.num_bad or self._logged >= BAD_ROWS_LOGGED:
+            return
+        for row in batch.info:
+            if row["fault"] is not None and self._logged < BAD_ROWS_LOGGED:
+                self._logged += 1
+                _log.warning(
+                    "position %d: the record that the order assigned cannot be used (%s); %s. `feedmill show` says more",
+                    row["position"],
+                    row["fault"],
+                    f"record {row['record']} of {row['dataset']} stands in for it"
+                    if row["status"] == "substituted"
+                    else "a row without loss stands there",
+                )
+
+    def check(self, totals: Totals, max_bad: float, on_bad: str) -> None:
+        """BadSamples, or a warning once, when more rows are bad than ``max_bad`` allows."""
+        rows = totals.rows - totals.filler
+        if rows < BAD_AFTER_ROWS or totals.bad < BAD_AFTER_BAD or totals.bad <= max_bad * rows:
+            return
+        share = f"{totals.bad} of {rows} rows ({100 * totals.bad / rows:.2f} %)"
+        message = (
+            f"rank {self._rank}: {share} of stream {self._stream!r} stand in for records that cannot be used, more than "
+            f"max_bad={max_bad}; the workers' /v1/bad lists them with their faults"
+        )
+        if on_bad == "raise":
+            raise BadSamples(message, rank=self._rank, stream=self._stream, reason=share)
+        if not self._warned:
+            self._warned = True
+            _log.warning("%s", message)
