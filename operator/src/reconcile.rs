@@ -71,6 +71,13 @@ pub struct Caches {
     pub nodes: Option<Arc<Cache<NodeFacts>>>,
 }
 
+impl Caches {
+    /// All nodes; none where they may not be read.
+    fn nodes(&self) -> Option<Vec<Arc<NodeFacts>>> {
+        Some(self.nodes.as_ref().filter(|nodes| nodes.is_complete())?.all(&nobodys()))
+    }
+}
+
 /// What all pipelines share.
 pub struct Context {
     /// The API.
@@ -438,10 +445,10 @@ impl Context {
 
     /// Moves one worker of a fleet that is whole and unevenly spread, by the Eviction API and so under the disruption budget.
     async fn even_out(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
-        let Some(nodes) = self.caches.nodes.as_ref().filter(|_| self.is_whole(pipeline, observed)) else {
+        let Some(nodes) = self.caches.nodes().filter(|_| self.is_whole(pipeline, observed)) else {
             return Ok(());
         };
-        let (nodes, pods) = (nodes.all(&nobodys()), observed.pods.iter().map(Arc::as_ref));
+        let pods = observed.pods.iter().map(Arc::as_ref);
         let nodes: Vec<&NodeFacts> = nodes.iter().map(Arc::as_ref).collect();
         let pods: Vec<&WorkerPod> = pods.collect();
         let labels = &self.installation.accelerator_labels;
@@ -482,7 +489,7 @@ impl Context {
     ) -> DataPipelineStatus {
         let workers = observed.workers();
         let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
-        let nodes = self.caches.nodes.as_ref().map(|nodes| nodes.all(&nobodys()));
+        let nodes = self.caches.nodes();
         let nodes: Option<Vec<&NodeFacts>> =
             nodes.as_ref().map(|nodes| nodes.iter().map(Arc::as_ref).collect());
         let labels = &self.installation.accelerator_labels;
