@@ -111,7 +111,7 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             "WorkersStarting",
         ),
         (
-            Case { pods: vec![pod("a", false)], consistency: Some(differ), ..Case::default() },
+            Case { pods: vec![pod("a", false)], consistency: Some(differ.clone()), ..Case::default() },
             "False",
             "PlanDiffers",
         ),
@@ -119,7 +119,7 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             Case {
                 lines: "replicas: 2",
                 pods: vec![pod("a", true), pod("b", true)],
-                consistency: Some(differ.clone()),
+                consistency: Some(differ),
                 ..Case::default()
             },
             "False",
