@@ -176,17 +176,12 @@ fn inputs(raw: &DataPipeline) -> (String, String) {
     let plan = hash(&json!([part("streams"), part("processor"), part("limits")]));
     if let Value::Object(spec) = &mut spec {
         // By these alone no pod differs.
-        for field in
-            ["suspend", "replicas", "autoscaling", "updateStrategy", "disruptionBudget", "networkPolicy"]
-        {
-            spec.remove(field);
-        }
+        let apart = ["suspend", "replicas", "autoscaling", "updateStrategy", "disruptionBudget", "networkPolicy"];
         if let Some(Value::Object(worker)) = spec.get_mut("worker") {
-            worker.remove("serviceAccountAnnotations");
-            if worker.is_empty() {
-                spec.remove("worker");
-            }
+            worker.retain(|field, _| field != "serviceAccountAnnotations");
         }
+        // Their order stays; taking fields out one by one would change it.
+        spec.retain(|field, value| !apart.contains(&field.as_str()) && *value != json!({}));
     }
     let restart_at = raw.annotations().get(RESTART_AT);
     (plan, hash(&restart_at.map_or_else(|| json!([&spec]), |at| json!([&spec, at]))))

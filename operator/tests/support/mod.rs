@@ -1,6 +1,7 @@
 //! An API server in the process: objects, watches, patches, and faults where a test wants them.
 //!
 //! Server-side apply merges; what a manager no longer applies is not taken away. The real cluster's tests show that part.
+#![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
