@@ -284,6 +284,30 @@ async fn a_kind_that_may_not_be_listed_stops_no_pipeline() {
 }
 
 #[tokio::test]
+async fn a_status_that_somebody_overwrites_is_written_again() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    let told = |server: &Server, word: &str| reason(server, "fleet", "Progressing").as_deref() == Some(word);
+    server.until("they serve", |server| told(server, "Complete")).await;
+    let status = |server: &Server| server.get(PIPELINES, "team", "fleet").unwrap()["status"].clone();
+    let before = status(&server);
+    assert_eq!(before["readyReplicas"], 2);
+    server.change(PIPELINES, "team", "fleet", |object| {
+        object["status"] = json!({"selector": "", "readyReplicas": 9});
+    });
+    server
+        .until("the status is right again", |server| {
+            let now = status(server);
+            (&now["selector"], &now["readyReplicas"]) == (&before["selector"], &before["readyReplicas"])
+        })
+        .await;
+    stop(operator).await;
+}
+
+#[tokio::test]
 async fn a_document_that_is_lost_is_made_again() {
     let server = Server::start().await;
     server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
