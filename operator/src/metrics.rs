@@ -1,5 +1,9 @@
-//! What the operator counts, with a help text each.
+//! What the operator counts, with a help text each. Only the operator that acts knows pipelines, so only it has figures of them.
 
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use prometheus::{
     Encoder as _, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
@@ -7,7 +11,11 @@ use prometheus::{
 
 use feedmill_scaler::Reason;
 
+use crate::scrape::Figures;
 use crate::validate::Key;
+
+/// What a condition's status may be, as kube-state-metrics writes it.
+const STATUSES: [&str; 3] = ["true", "false", "unknown"];
 
 /// All metrics of the operator.
 pub struct Metrics {
@@ -18,9 +26,14 @@ pub struct Metrics {
     leader: IntGauge,
     wanted: IntGaugeVec,
     ready: IntGaugeVec,
+    decisions: IntCounterVec,
     wait: GaugeVec,
     fill: GaugeVec,
-    decisions: IntCounterVec,
+    ranks: IntGaugeVec,
+    conditions: IntGaugeVec,
+    reasons: IntGaugeVec,
+    /// The reason that is told of each condition, by type.
+    told: Mutex<HashMap<Key, BTreeMap<String, String>>>,
 }
 
 impl Metrics {
@@ -48,22 +61,6 @@ impl Metrics {
         let wanted =
             IntGaugeVec::new(Opts::new("feedmill_desired_workers", "Workers that are wanted."), &of)?;
         let ready = IntGaugeVec::new(Opts::new("feedmill_ready_workers", "Workers that serve."), &of)?;
-        let wait = GaugeVec::new(
-            Opts::new(
-                "feedmill_trainer_wait_ratio",
-                "The largest share of its time that a rank waits for data; 0 while none reports.",
-            ),
-            &of,
-        )?;
-        let fill = GaugeVec::new(
-            Opts::new(
-                "feedmill_trainer_queue_fill",
-                "The emptiest queue of a rank, as a share of what it wants in hand; 1 while none reports.",
-            ),
-            &of,
-        )?;
-        registry.register(Box::new(wait.clone()))?;
-        registry.register(Box::new(fill.clone()))?;
         let decisions = IntCounterVec::new(
             Opts::new(
                 "feedmill_scaling_decisions_total",
@@ -71,6 +68,40 @@ impl Metrics {
             ),
             &["namespace", "pipeline", "reason"],
         )?;
+        let wait = GaugeVec::new(
+            Opts::new(
+                "feedmill_trainer_wait_ratio",
+                "The largest share of its time that a rank waits for data, 0 to 1; absent while no rank has told.",
+            ),
+            &of,
+        )?;
+        let fill = GaugeVec::new(
+            Opts::new(
+                "feedmill_trainer_queue_fill",
+                "How full the emptiest queue of a rank is, 0 to 1; absent while no rank has told.",
+            ),
+            &of,
+        )?;
+        let ranks = IntGaugeVec::new(
+            Opts::new("feedmill_reporting_ranks", "Ranks of trainings with a fresh report."),
+            &of,
+        )?;
+        let conditions = IntGaugeVec::new(
+            Opts::new(
+                "feedmill_pipeline_condition",
+                "Conditions of a pipeline: 1 for the status that each has, true, false or unknown.",
+            ),
+            &["namespace", "pipeline", "type", "status"],
+        )?;
+        let reasons = IntGaugeVec::new(
+            Opts::new("feedmill_pipeline_condition_reason", "1 for the reason that each condition has."),
+            &["namespace", "pipeline", "type", "reason"],
+        )?;
+        registry.register(Box::new(wait.clone()))?;
+        registry.register(Box::new(fill.clone()))?;
+        registry.register(Box::new(ranks.clone()))?;
+        registry.register(Box::new(conditions.clone()))?;
+        registry.register(Box::new(reasons.clone()))?;
         registry.register(Box::new(decisions.clone()))?;
         registry.register(Box::new(writes.clone()))?;
         registry.register(Box::new(reconciles.clone()))?;
@@ -78,7 +109,22 @@ impl Metrics {
         registry.register(Box::new(leader.clone()))?;
         registry.register(Box::new(wanted.clone()))?;
         registry.register(Box::new(ready.clone()))?;
-        Ok(Self { registry, writes, reconciles, pipelines, leader, wanted, ready, wait, fill, decisions })
+        Ok(Self {
+            registry,
+            writes,
+            reconciles,
+            pipelines,
+            leader,
+            wanted,
+            ready,
+            decisions,
+            wait,
+            fill,
+            ranks,
+            conditions,
+            reasons,
+            told: Mutex::default(),
+        })
     }
 
     /// One write.
@@ -113,24 +159,58 @@ impl Metrics {
         self.decisions.with_label_values(&[key.namespace.as_str(), key.name.as_str(), reason]).inc();
     }
 
-    /// What trainers of one report: never without a number, so that whoever scales by it has one from the start.
-    pub fn trainers(&self, key: &Key, wait_permille: Option<i32>, queue_fill_percent: Option<i32>) {
+    /// What trainers of a pipeline report; none: they cannot be seen. What is not known is absent, so that no scaler takes an old
+    /// figure for a new one.
+    pub fn trainers(&self, key: &Key, figures: Option<Figures>) {
         let labels = [key.namespace.as_str(), key.name.as_str()];
-        self.wait.with_label_values(&labels).set(f64::from(wait_permille.unwrap_or(0)) / 1000.0);
-        self.fill.with_label_values(&labels).set(f64::from(queue_fill_percent.unwrap_or(100)) / 100.0);
+        let share = |gauges: &GaugeVec, parts: Option<i32>, whole: f64| match parts {
+            Some(parts) => gauges.with_label_values(&labels).set(f64::from(parts) / whole),
+            None => drop(gauges.remove_label_values(&labels)),
+        };
+        share(&self.wait, figures.and_then(|figures| figures.wait_permille), 1000.0);
+        share(&self.fill, figures.and_then(|figures| figures.queue_fill_percent), 100.0);
+        match figures {
+            Some(figures) => self.ranks.with_label_values(&labels).set(figures.ranks.into()),
+            None => drop(self.ranks.remove_label_values(&labels)),
+        }
+    }
+
+    /// The conditions of a pipeline, all of them.
+    pub fn conditions(&self, key: &Key, conditions: &[Condition]) {
+        let (namespace, name) = (key.namespace.as_str(), key.name.as_str());
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = told.entry(key.clone()).or_default();
+        for condition in conditions {
+            let kind = condition.type_.as_str();
+            for status in STATUSES {
+                let holds = condition.status.eq_ignore_ascii_case(status);
+                self.conditions.with_label_values(&[namespace, name, kind, status]).set(holds.into());
+            }
+            self.reasons.with_label_values(&[namespace, name, kind, &condition.reason]).set(1);
+            let before = told.insert(kind.to_owned(), condition.reason.clone());
+            if let Some(before) = before.filter(|before| *before != condition.reason) {
+                drop(self.reasons.remove_label_values(&[namespace, name, kind, &before]));
+            }
+        }
     }
 
     /// A pipeline is gone.
     pub fn forget(&self, key: &Key) {
         let labels = [key.namespace.as_str(), key.name.as_str()];
+        self.trainers(key, None);
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        for (kind, reason) in told.unwrap_or_default() {
+            for status in STATUSES {
+                drop(self.conditions.remove_label_values(&[labels[0], labels[1], &kind, status]));
+            }
+            drop(self.reasons.remove_label_values(&[labels[0], labels[1], &kind, &reason]));
+        }
         for reason in Reason::LABELS {
             drop(self.decisions.remove_label_values(&[labels[0], labels[1], reason]));
         }
         // Absent when it never had a size.
         drop(self.wanted.remove_label_values(&labels));
         drop(self.ready.remove_label_values(&labels));
-        drop(self.wait.remove_label_values(&labels));
-        drop(self.fill.remove_label_values(&labels));
     }
 
     /// All, as Prometheus reads them.
@@ -141,5 +221,88 @@ impl Metrics {
         let mut bytes = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn key() -> Key {
+        Key { namespace: "training".into(), name: "qwen".into() }
+    }
+
+    fn condition(kind: &str, status: &str, reason: &str) -> Condition {
+        serde_json::from_value(json!({
+            "type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }))
+        .unwrap()
+    }
+
+    /// Lines of a pipeline, without their names' common beginning.
+    fn lines(metrics: &Metrics) -> Vec<String> {
+        let text = metrics.text().unwrap();
+        let of = text.lines().filter(|line| line.contains("pipeline=\"qwen\""));
+        of.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_trainers_do_not_tell_is_absent_and_never_nan() {
+        let metrics = Metrics::new().unwrap();
+        let figures = Figures { ranks: 8, wait_permille: Some(125), queue_fill_percent: Some(50) };
+        metrics.trainers(&key(), Some(figures));
+        assert_eq!(
+            lines(&metrics),
+            [
+                "feedmill_reporting_ranks{namespace=\"training\",pipeline=\"qwen\"} 8",
+                "feedmill_trainer_queue_fill{namespace=\"training\",pipeline=\"qwen\"} 0.5",
+                "feedmill_trainer_wait_ratio{namespace=\"training\",pipeline=\"qwen\"} 0.125",
+            ]
+        );
+        metrics.trainers(&key(), Some(Figures::default()));
+        assert_eq!(lines(&metrics), ["feedmill_reporting_ranks{namespace=\"training\",pipeline=\"qwen\"} 0"]);
+        metrics.trainers(&key(), None);
+        assert_eq!(lines(&metrics), [""; 0]);
+    }
+
+    #[test]
+    fn a_condition_has_one_status_and_one_reason() {
+        let metrics = Metrics::new().unwrap();
+        metrics.conditions(&key(), &[condition("Ready", "False", "WorkersStarting")]);
+        metrics.conditions(&key(), &[condition("Ready", "True", "WorkersServe")]);
+        let of = |rest: &str| format!("{{namespace=\"training\",pipeline=\"qwen\",{rest}");
+        assert_eq!(
+            lines(&metrics),
+            [
+                format!("feedmill_pipeline_condition{}", of("status=\"false\",type=\"Ready\"} 0")),
+                format!("feedmill_pipeline_condition{}", of("status=\"true\",type=\"Ready\"} 1")),
+                format!("feedmill_pipeline_condition{}", of("status=\"unknown\",type=\"Ready\"} 0")),
+                format!(
+                    "feedmill_pipeline_condition_reason{}",
+                    of("reason=\"WorkersServe\",type=\"Ready\"} 1")
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_pipeline_that_is_gone() {
+        let metrics = Metrics::new().unwrap();
+        metrics.size(&key(), 2, 1);
+        metrics.decided(&key(), Reason::LABELS[3]);
+        metrics.trainers(
+            &key(),
+            Some(Figures { ranks: 1, wait_permille: Some(0), queue_fill_percent: Some(9) }),
+        );
+        metrics.conditions(&key(), &[condition("Ready", "False", "WorkersStarting")]);
+        metrics.conditions(
+            &key(),
+            &[condition("Ready", "True", "WorkersServe"), condition("Degraded", "False", "AsExpected")],
+        );
+        assert!(!lines(&metrics).is_empty());
+        metrics.forget(&key());
+        assert_eq!(lines(&metrics), [""; 0]);
     }
 }

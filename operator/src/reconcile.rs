@@ -200,6 +200,7 @@ impl Context {
                 let generation = raw.metadata.generation.unwrap_or_default();
                 let pods = self.caches.pods.all(key);
                 let new = status::invalid(&before, &key.name, generation, &errors, &pods, Timestamp::now());
+                self.metrics.trainers(key, None);
                 return self.write_status(key, &raw, &before, new, now).await;
             }
         };
@@ -214,7 +215,7 @@ impl Context {
         let obstacle = result.as_ref().err().and_then(|error| error.obstacle(failures));
         decided.unfinished = result.is_err();
         let seen = self.figures(&pipeline, &observed);
-        self.metrics.trainers(key, seen.wait_permille, seen.queue_fill_percent);
+        self.metrics.trainers(key, Some(seen));
         let new =
             self.status(&before, &pipeline, &observed, &decided, scaled.as_ref(), seen, obstacle.as_ref());
         self.metrics.size(key, new.desired_replicas, new.ready_replicas);
@@ -563,6 +564,7 @@ impl Context {
         new: DataPipelineStatus,
         now: Instant,
     ) -> Result<Outcome, ReconcileError> {
+        self.metrics.conditions(key, &new.conditions);
         let last = {
             let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
             written
@@ -633,6 +635,8 @@ impl Context {
         let mut conditions = status::Conditions::after(&before, generation, Timestamp::now());
         conditions.set("Ready", status::Truth::False, "Undecodable", &message);
         let after = conditions.done();
+        self.metrics.trainers(key, None);
+        self.metrics.conditions(key, &after);
         if before == after {
             return Ok(());
         }

@@ -153,6 +153,68 @@ fn values_reach_the_objects() {
 }
 
 #[test]
+fn monitoring_is_off_until_it_is_asked_for() {
+    let Some(objects) = rendered(&[]) else { return };
+    for kind in ["PodMonitor", "PrometheusRule", "ConfigMap"] {
+        assert!(of(&objects, kind).is_empty(), "{kind}");
+    }
+}
+
+#[test]
+fn alerts_reach_prometheus_as_the_file_has_them() {
+    let arguments = [
+        "--set",
+        "metrics.rules=true",
+        "--set",
+        "metrics.labels.release=prometheus",
+        "--set",
+        "metrics.runbooks=https://wiki.example/feedmill/",
+        "--set",
+        "metrics.disabledRules={FeedmillLeaderAbsent,FeedmillReconcileErrors,FeedmillSpreadBroken}",
+    ];
+    let Some(objects) = rendered(&arguments) else { return };
+    let rule = of(&objects, "PrometheusRule")[0];
+    assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/feedmill/rules/feedmill.yaml");
+    let mut expected: Value = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let groups = expected["groups"].as_array_mut().unwrap();
+    // Both of its alerts are left out, so the last group is, too.
+    groups.pop().unwrap();
+    for group in groups {
+        let rules = group["rules"].as_array_mut().unwrap();
+        rules.retain(|rule| rule["alert"] != "FeedmillSpreadBroken");
+        for rule in rules {
+            let page = format!("https://wiki.example/feedmill/{}.md", rule["alert"].as_str().unwrap());
+            rule["annotations"]["runbook_url"] = page.into();
+        }
+    }
+    assert_eq!(rule["spec"], expected);
+}
+
+#[test]
+fn the_dashboard_is_found_by_its_label() {
+    let Some(objects) = rendered(&["--set", "metrics.dashboard=true"]) else { return };
+    let map = of(&objects, "ConfigMap")[0];
+    assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/feedmill/dashboards/feedmill.json");
+    let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let rendered = map["data"]["feedmill.json"].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(rendered).unwrap(), dashboard);
+}
+
+/// A figure's namespace is its pipeline's, and workers' series say their pipeline as the operator's do.
+#[test]
+fn series_of_operator_and_workers_can_be_joined() {
+    let Some(objects) = rendered(&["--set", "metrics.podMonitor=true"]) else { return };
+    let endpoints: Vec<&Value> =
+        of(&objects, "PodMonitor").iter().map(|monitor| &monitor["spec"]["podMetricsEndpoints"][0]).collect();
+    assert_eq!(endpoints[0]["honorLabels"], true);
+    assert_eq!(endpoints[1]["relabelings"][0]["targetLabel"], "pipeline");
+    let workers = "__meta_kubernetes_pod_label_feedmill_dev_pipeline";
+    assert_eq!(endpoints[1]["relabelings"][0]["sourceLabels"], json!([workers]));
+}
+
+#[test]
 fn values_that_make_no_sense_are_refused() {
     for value in [
         "replicas=0",
@@ -160,6 +222,9 @@ fn values_that_make_no_sense_are_refused() {
         "crds.kep=true",
         "nodes.read=maybe",
         "operator.concurrency=0",
+        "metrics.rules=maybe",
+        "metrics.runbooks=wiki",
+        "metrics.disabledRules={KubePodCrashLooping}",
     ] {
         let Some(output) = run(&["template", "--kube-version", "1.30.0", "--set", value]) else { return };
         assert!(!output.status.success(), "{value}");

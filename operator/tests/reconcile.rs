@@ -470,3 +470,35 @@ async fn a_pipeline_that_is_gone_is_written_to_no_more() {
     assert_eq!((server.count(DEPLOYMENTS), server.count(SERVICES)), (1, 1));
     stop(operator).await;
 }
+
+#[tokio::test]
+async fn conditions_are_told_as_metrics_until_the_pipeline_is_gone() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let (client, told) = (server.client.clone(), Arc::clone(&metrics));
+    let operator = tokio::spawn(async move { match look_after(client, &settings(), told).await {} });
+    server
+        .until("it starts", |server| reason(server, "fleet", "Ready").as_deref() == Some("WorkersStarting"))
+        .await;
+    let text = metrics.text().unwrap();
+    for line in [
+        r#"feedmill_pipeline_condition{namespace="team",pipeline="fleet",status="false",type="Ready"} 1"#,
+        r#"feedmill_pipeline_condition_reason{namespace="team",pipeline="fleet",reason="WorkersStarting",type="Ready"} 1"#,
+        r#"feedmill_reporting_ranks{namespace="team",pipeline="fleet"} 0"#,
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    // A pipeline that cannot be worked on has no figures of trainers: what was known of them is old.
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["cache"]["fetch"] = json!("1Mi"));
+    server
+        .until("it is told", |server| reason(server, "fleet", "Ready").as_deref() == Some("InvalidSpec"))
+        .await;
+    assert!(!metrics.text().unwrap().contains("feedmill_reporting_ranks"));
+    server.remove(PIPELINES, "team", "fleet");
+    server.put(PIPELINES, pipeline("other", &json!({"replicas": 2})));
+    server.until("the other stands", |server| replicas(server, "other-worker") == Some(2)).await;
+    let text = metrics.text().unwrap();
+    assert!(!text.contains("pipeline=\"fleet\""), "{text}");
+    stop(operator).await;
+}
