@@ -477,7 +477,9 @@ async fn conditions_are_told_as_metrics_until_the_pipeline_is_gone() {
     server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
     let metrics = Arc::new(Metrics::new().unwrap());
     let (client, told) = (server.client.clone(), Arc::clone(&metrics));
-    let operator = tokio::spawn(async move { match look_after(client, &settings(), told).await {} });
+    let operator = tokio::spawn(async move {
+        drop(look_after(client, &settings(), told, &Unreadable::default()).await);
+    });
     server
         .until("it starts", |server| reason(server, "fleet", "Ready").as_deref() == Some("WorkersStarting"))
         .await;
