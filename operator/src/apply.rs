@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -35,7 +36,13 @@ pub enum ApplyError {
         #[source]
         source: kube::Error,
     },
+    /// The API server said nothing at all.
+    #[error("a write was not answered within {} s", ANSWER.as_secs())]
+    Unanswered,
 }
+
+/// All writes of one pipeline together take a second or two.
+pub const ANSWER: Duration = Duration::from_secs(40);
 
 impl ApplyError {
     /// What people are told, after so many failures in a row; none for what passes by itself.
@@ -52,6 +59,8 @@ impl ApplyError {
             Self::Api { what, source } => {
                 (failures >= STUBBORN).then(|| Obstacle::Refused(format!("{what}: {source}")))
             }
+            Self::Unanswered => (failures >= STUBBORN)
+                .then(|| Obstacle::Refused(format!("{self}; see whether an admission webhook hangs"))),
         }
     }
 
@@ -65,7 +74,7 @@ impl ApplyError {
 }
 
 /// What fails this often in a row does not pass by itself.
-const STUBBORN: u32 = 3;
+pub const STUBBORN: u32 = 3;
 
 /// What was applied last and what the API server made of it. While neither changes nothing is written.
 #[derive(Debug, Default)]
@@ -318,6 +327,8 @@ mod tests {
         assert_eq!(api(500, "").obstacle(0), None);
         assert_eq!(api(409, "").obstacle(2), None);
         assert_eq!(api(500, "").obstacle(3), Some(Obstacle::Refused("Service a: 500 m".into())));
+        assert_eq!(ApplyError::Unanswered.obstacle(2), None);
+        assert!(matches!(ApplyError::Unanswered.obstacle(3), Some(Obstacle::Refused(_))));
         assert_eq!(api(403, "").obstacle(0), Some(Obstacle::Forbidden("Service a: m".into())));
         assert_eq!(api(422, "").obstacle(0), Some(Obstacle::Refused("Service a: m".into())));
         assert!(api(403, "NamespaceTerminating").is_ending());
