@@ -308,8 +308,7 @@ mod tests {
         let (server, client) = Server::start(&lease("", 0)).await;
         server.with(|inside| inside.unanswered = 2);
         let short = Duration::from_millis(200);
-        let mut candidate =
-            Candidate { limit: short, ..Candidate::new(client, "n", "l", "me") };
+        let mut candidate = Candidate { limit: short, ..Candidate::new(client, "n", "l", "me") };
         candidate.acquire().await;
         assert_eq!(server.with(|inside| inside.lease["spec"]["holderIdentity"].clone()), "me");
         assert_eq!(server.with(|inside| inside.unanswered), 0);

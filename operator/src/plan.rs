@@ -74,7 +74,9 @@ pub fn is_ending(
         suspended || theirs.is_some_and(|theirs| are_others(theirs, inputs))
     };
     pods.iter().any(|pod| pod.stays() && (suspended || pod.reads_by_others(inputs)))
-        || deployment.filter(makes_others).is_some_and(|deployment| deployment_is_old || has_workers(deployment))
+        || deployment
+            .filter(makes_others)
+            .is_some_and(|deployment| deployment_is_old || has_workers(deployment))
 }
 
 /// Whether a Deployment has workers or may be about to make one.

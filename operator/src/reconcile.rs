@@ -24,7 +24,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::json;
 
-use crate::apply::{ANSWER, Applied, Applier, ApplyError, Generations, STUBBORN, ours};
+use crate::apply::{ANSWER, Applied, Applier, ApplyError, Generations, STUBBORN, ours, ours_or_left};
 use crate::desired::{
     Desired, Installation, MANAGER, Names, SIZE_MANAGER, desired, document_name, documents,
 };
@@ -252,8 +252,8 @@ impl Context {
             .collect();
         let revisions = self.caches.revisions.all(key).into_iter();
         Observed {
-            deployment: ours(self.caches.deployments.get(key, &names.worker), &pipeline.uid),
-            plan: ours(self.caches.maps.get(key, &names.plan), &pipeline.uid),
+            deployment: ours_or_left(self.caches.deployments.get(key, &names.worker), &pipeline.uid),
+            plan: ours_or_left(self.caches.maps.get(key, &names.plan), &pipeline.uid),
             revisions: revisions.filter_map(|revision| ours(Some(Ok(revision)), &pipeline.uid)).collect(),
             pods,
             answers,
@@ -314,7 +314,7 @@ impl Context {
     async fn end(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
         let name = Names::of(&pipeline.key.name).worker;
         let others = self.caches.deployments.get(&pipeline.key, &name);
-        if others.is_some_and(|found| ours(Some(found), &pipeline.uid).is_none()) {
+        if others.is_some_and(|found| ours_or_left(Some(found), &pipeline.uid).is_none()) {
             return Err(ApplyError::NameConflict(format!("Deployment {name}")));
         }
         self.resize(pipeline, observed, 0).await
@@ -388,7 +388,8 @@ impl Context {
         }
         for map in self.caches.maps.all(key) {
             let name = map.name_any();
-            let is_read = || observed.pods.iter().any(|pod| !pod.over && pod.document.as_deref() == Some(&name));
+            let is_read =
+                || observed.pods.iter().any(|pod| !pod.over && pod.document.as_deref() == Some(&name));
             if name.starts_with(&documents(&key.name)) && name != present && !is_read() {
                 applier.gone(&name, &self.caches.maps).await?;
             }

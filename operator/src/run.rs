@@ -25,6 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::apply::{trimmed, trimmed_map};
 use crate::desired::{MANAGED_BY, MANAGER, PORT};
 use crate::leader::Candidate;
 use crate::metrics::Metrics;
@@ -237,13 +238,13 @@ pub async fn look_after(
     };
     let mine = format!("{MANAGED_BY}={MANAGER}");
     watches.pipelines(&caches.pipelines);
-    watches.start(&caches.deployments, Some(&mine), by_label, |object| object);
-    watches.start(&caches.services, Some(&mine), by_label, |object| object);
-    watches.start(&caches.maps, Some(&mine), by_label, |object| object);
-    watches.start(&caches.accounts, Some(&mine), by_label, |object| object);
-    watches.start(&caches.budgets, Some(&mine), by_label, |object| object);
-    watches.start(&caches.policies, Some(&mine), by_label, |object| object);
-    watches.start(&caches.revisions, Some(&mine), by_label, |object| object);
+    watches.start(&caches.deployments, Some(&mine), by_label, trimmed);
+    watches.start(&caches.services, Some(&mine), by_label, trimmed);
+    watches.start(&caches.maps, Some(&mine), by_label, trimmed_map);
+    watches.start(&caches.accounts, Some(&mine), by_label, trimmed);
+    watches.start(&caches.budgets, Some(&mine), by_label, trimmed);
+    watches.start(&caches.policies, Some(&mine), by_label, trimmed);
+    watches.start(&caches.revisions, Some(&mine), by_label, trimmed);
     watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from);
     if !arguments.without_nodes {
         let nodes = Arc::default();
@@ -274,8 +275,18 @@ pub async fn look_after(
 /// Waits until everything that exists is known, of some kinds only as far as it may be read: each object of theirs is then asked for where
 /// it is needed, and where that is not permitted either its pipeline says so.
 async fn everything(caches: &Caches, unreadable: &Unreadable, patience: Patience) -> anyhow::Result<()> {
-    let Caches { pipelines, deployments, services, maps, accounts, budgets, policies, revisions, pods, nodes } =
-        caches;
+    let Caches {
+        pipelines,
+        deployments,
+        services,
+        maps,
+        accounts,
+        budgets,
+        policies,
+        revisions,
+        pods,
+        nodes,
+    } = caches;
     let needed: [(&str, BoxFuture<'_, ()>); 5] = [
         ("datapipelines", Box::pin(pipelines.complete())),
         ("deployments", Box::pin(deployments.complete())),
@@ -450,13 +461,7 @@ impl Watches<'_> {
 
     fn pipelines(&mut self, cache: &Arc<Cache<DataPipeline>>) {
         let (work, known) = (Arc::clone(self.work), Arc::clone(cache));
-        self.start_waking(
-            cache,
-            None,
-            itself,
-            |pipeline| pipeline,
-            move |key| work.wake_pipeline(key, &known),
-        );
+        self.start_waking(cache, None, itself, trimmed, move |key| work.wake_pipeline(key, &known));
     }
 
     fn start_waking<K, T>(
@@ -510,8 +515,10 @@ mod tests {
     #[tokio::test]
     async fn a_kind_that_cannot_be_listed_is_named_and_waited_for_no_longer_than_a_while() {
         let unreadable = Unreadable::default();
-        let needed: Vec<(&'static str, BoxFuture<'_, ()>)> =
-            vec![("pods", Box::pin(std::future::ready(()))), ("configmaps", Box::pin(std::future::pending()))];
+        let needed: Vec<(&'static str, BoxFuture<'_, ()>)> = vec![
+            ("pods", Box::pin(std::future::ready(()))),
+            ("configmaps", Box::pin(std::future::pending())),
+        ];
         let patience =
             Patience { optional: Duration::ZERO, told: Duration::ZERO, given_up: Duration::from_millis(1) };
         let ended = all_of(needed, &unreadable, patience).await.unwrap_err();

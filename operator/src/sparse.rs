@@ -37,7 +37,9 @@ fn without_defaults(value: &Value, schema: &Value) -> Value {
                 let value = (default != Some(value)).then(|| without_defaults(value, schema));
                 // Of its fields each may equal its own default.
                 let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
-                if let Some(value) = value.filter(|value| !(is_empty(value) && default.is_some_and(Value::is_object))) {
+                if let Some(value) =
+                    value.filter(|value| !(is_empty(value) && default.is_some_and(Value::is_object)))
+                {
                     sparse.insert(name.clone(), value);
                 }
             }
@@ -67,10 +69,7 @@ mod tests {
         let value = json!({"streams": [{"name": "a", "new": 5}, {"new": 6}], "labels": {"z": "1", "a": "2"},
             "cache": {"new": true, "disk": "1Gi"}});
         let sparse = without_defaults(&value, &schema);
-        assert_eq!(
-            sparse.to_string(),
-            r#"{"labels":{"a":"2","z":"1"},"streams":[{"name":"a"},{"new":6}]}"#
-        );
+        assert_eq!(sparse.to_string(), r#"{"labels":{"a":"2","z":"1"},"streams":[{"name":"a"},{"new":6}]}"#);
         let value = json!({"cache": {"new": true, "disk": "2Gi"}, "labels": {}});
         assert_eq!(without_defaults(&value, &schema).to_string(), r#"{"cache":{"disk":"2Gi"},"labels":{}}"#);
     }

@@ -176,7 +176,8 @@ fn inputs(raw: &DataPipeline) -> (String, String) {
     let plan = hash(&json!([part("streams"), part("processor"), part("limits")]));
     if let Value::Object(spec) = &mut spec {
         // By these alone no pod differs.
-        let apart = ["suspend", "replicas", "autoscaling", "updateStrategy", "disruptionBudget", "networkPolicy"];
+        let apart =
+            ["suspend", "replicas", "autoscaling", "updateStrategy", "disruptionBudget", "networkPolicy"];
         if let Some(Value::Object(worker)) = spec.get_mut("worker") {
             worker.retain(|field, _| field != "serviceAccountAnnotations");
         }

@@ -12,9 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{
-    Installation, Names, PLAN_INPUTS, PORT, WORKER, document_name, labels, select,
-};
+use super::{Installation, Names, PLAN_INPUTS, PORT, WORKER, document_name, labels, select};
 use crate::types::{GpuNodes, PlacementSpec, SpreadMode, WhenUnsatisfiable};
 use crate::validate::{Account, RESTART_AT, ValidatedPipeline};
 

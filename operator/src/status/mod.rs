@@ -367,8 +367,12 @@ impl View<'_> {
             }
             (None, None, problem) => match (self.plans_differ(), self.missing(), problem) {
                 (Some(message), _, _) => conditions.set("Degraded", Truth::True, "PlanDiffers", &message),
-                (None, Some((reason, message)), _) => conditions.set("Degraded", Truth::True, reason, &message),
-                (None, None, Some(problem)) => conditions.set("Degraded", Truth::True, "WorkerProblem", &problem),
+                (None, Some((reason, message)), _) => {
+                    conditions.set("Degraded", Truth::True, reason, &message)
+                }
+                (None, None, Some(problem)) => {
+                    conditions.set("Degraded", Truth::True, "WorkerProblem", &problem)
+                }
                 (None, None, None) => conditions.set("Degraded", Truth::False, "AsExpected", ""),
             },
         }

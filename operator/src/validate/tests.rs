@@ -109,7 +109,8 @@ fn the_document_says_what_was_asked_for_and_nothing_else() {
     // Read again it is the whole spec.
     for lines in ["", "s3: {forcePathStyle: true}\nserving: {maxRange: 32}"] {
         let raw = stored(lines).spec;
-        let spec = PipelineSpec::of_data(raw.s3, raw.streams, raw.processor, raw.limits, raw.cache, raw.serving);
+        let spec =
+            PipelineSpec::of_data(raw.s3, raw.streams, raw.processor, raw.limits, raw.cache, raw.serving);
         assert_eq!(serde_saphyr::from_str::<Pipeline>(&pipeline(lines).document).unwrap().spec, spec);
     }
 }
