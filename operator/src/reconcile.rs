@@ -27,7 +27,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::json;
 
-use crate::apply::{Applied, Applier, ApplyError, Generations, ours};
+use crate::apply::{ANSWER, Applied, Applier, ApplyError, Generations, STUBBORN, ours, ours_or_left};
 use crate::desired::{
     Desired, Installation, MANAGER, Names, SIZE_MANAGER, desired, document_name, documents,
 };
@@ -49,6 +49,9 @@ use crate::validate::{Key, ValidatedPipeline, validate};
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// While something is waited for that no event tells.
 const LOOK_SOON: Duration = Duration::from_secs(10);
+
+/// Most pods that are marked in one look. Each that is seen to be marked wakes its pipeline for the others.
+const MARKS: usize = 200;
 
 /// Everything that is known of the cluster.
 #[derive(Default)]
@@ -206,12 +209,17 @@ impl Context {
         };
         let observed = self.observe(&pipeline);
         let scaled = self.scale(&mut pipeline, &observed, now);
-        let (outcome, mut decided) = self.act(&pipeline, &observed).await;
+        let mut decided = self.decide(&pipeline, &observed);
+        let acted = tokio::time::timeout(ANSWER, self.act(&pipeline, &observed, &decided)).await;
+        let outcome = acted.unwrap_or(Err(ApplyError::Unanswered));
         let result = match outcome {
             Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
             other => other,
         };
         let failures = self.failed(key, result.is_err());
+        // What was told goes on being told, also by an operator that begins anew.
+        let is_told = before.conditions.iter().any(|condition| condition.reason == "ApplyFailed");
+        let failures = if is_told { failures.max(STUBBORN) } else { failures };
         let obstacle = result.as_ref().err().and_then(|error| error.obstacle(failures));
         decided.unfinished = result.is_err();
         let seen = self.figures(&pipeline, &observed);
@@ -259,8 +267,8 @@ impl Context {
             .collect();
         let revisions = self.caches.revisions.all(key).into_iter();
         Observed {
-            deployment: ours(self.caches.deployments.get(key, &names.worker), &pipeline.uid),
-            plan: ours(self.caches.maps.get(key, &names.plan), &pipeline.uid),
+            deployment: ours_or_left(self.caches.deployments.get(key, &names.worker), &pipeline.uid),
+            plan: ours_or_left(self.caches.maps.get(key, &names.plan), &pipeline.uid),
             scaling: ours(self.caches.maps.get(key, &names.scaling), &pipeline.uid),
             revisions: revisions.filter_map(|revision| ours(Some(Ok(revision)), &pipeline.uid)).collect(),
             pods,
@@ -268,12 +276,8 @@ impl Context {
         }
     }
 
-    /// Desired and apply.
-    async fn act(
-        &self,
-        pipeline: &ValidatedPipeline,
-        observed: &Observed,
-    ) -> (Result<(), ApplyError>, Decided) {
+    /// Desired: what workers are made from, and whether any may be made now.
+    fn decide(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Decided {
         let recorded = observed.plan.as_deref().map(Agreed::read);
         let (inputs, suspended) = (&pipeline.plan_inputs, pipeline.size.suspended);
         let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
@@ -281,20 +285,29 @@ impl Context {
         let is_old = deployment.is_some_and(|found| self.generations.is_old(&pipeline.key, found));
         let kept: Vec<&ControllerRevision> = observed.revisions.iter().map(Arc::as_ref).collect();
         let choice = template::choose(pipeline, &self.installation, &kept);
-        let up_to_date = choice.current;
-        if plan::is_ending(inputs, suspended, deployment, is_old, &pods) {
-            let consistency = plan::Consistency::Unknown;
-            let changing = !suspended;
-            let decided = Decided { agreed: recorded, consistency, up_to_date, changing, unfinished: false };
-            let result = if pipeline.paused { Ok(()) } else { self.end(pipeline, observed).await };
-            return (result, decided);
-        }
-        let (agreed, consistency) =
-            plan::decide(&pipeline.purposes, inputs, suspended, recorded, &observed.workers());
-        let decided = Decided { agreed, consistency, up_to_date, changing: false, unfinished: false };
+        let ending = plan::is_ending(inputs, suspended, deployment, is_old, &pods);
+        let (agreed, consistency) = if ending {
+            (recorded, plan::Consistency::Unknown)
+        } else {
+            plan::decide(&pipeline.purposes, inputs, suspended, recorded, &observed.workers())
+        };
+        Decided { agreed, consistency, choice, ending, unfinished: false }
+    }
+
+    /// Apply.
+    async fn act(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+        decided: &Decided,
+    ) -> Result<(), ApplyError> {
         if pipeline.paused {
-            return (Ok(()), decided);
+            return Ok(());
         }
+        if decided.ending {
+            return self.end(pipeline, observed).await;
+        }
+        let choice = &decided.choice;
         let wanted = desired(pipeline, &self.installation, choice.model.clone(), decided.agreed.as_ref());
         let applier = Applier {
             client: &self.client,
@@ -305,23 +318,19 @@ impl Context {
             key: &pipeline.key,
             uid: &pipeline.uid,
         };
-        let result = async {
-            self.keep_template(pipeline, &choice).await?;
-            applier.apply(&wanted, pipeline.size.suspended).await?;
-            self.resize(pipeline, observed, pipeline.size.workers).await?;
-            self.even_out(pipeline, observed).await?;
-            self.drop_templates(pipeline, &choice).await?;
-            self.clear(pipeline, observed, &applier, &choice, &wanted).await
-        }
-        .await;
-        (result, decided)
+        self.keep_template(pipeline, choice).await?;
+        applier.apply(&wanted, pipeline.size.suspended).await?;
+        self.resize(pipeline, observed, pipeline.size.workers).await?;
+        self.even_out(pipeline, observed).await?;
+        self.drop_templates(pipeline, choice).await?;
+        self.clear(pipeline, observed, &applier, choice, &wanted).await
     }
 
     /// Takes all workers away and writes nothing else: what they were made from, and their plan, stay as long as one of them does.
     async fn end(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
         let name = Names::of(&pipeline.key.name).worker;
         let others = self.caches.deployments.get(&pipeline.key, &name);
-        if others.is_some_and(|found| ours(Some(found), &pipeline.uid).is_none()) {
+        if others.is_some_and(|found| ours_or_left(Some(found), &pipeline.uid).is_none()) {
             return Err(ApplyError::NameConflict(format!("Deployment {name}")));
         }
         self.resize(pipeline, observed, 0).await
@@ -464,7 +473,7 @@ impl Context {
         let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
         let mut gone = Vec::new();
-        for (name, cost) in marks {
+        for (name, cost) in marks.take(MARKS) {
             let patch = json!({"metadata": {"annotations": {DELETION_COST: cost}}});
             self.metrics.written("Pod");
             match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
@@ -541,9 +550,9 @@ impl Context {
             consistency: &decided.consistency,
             placement: spread::measure(&pipeline.placement, labels, &pods, nodes.as_deref()),
             figures: seen,
-            up_to_date: decided.up_to_date,
+            up_to_date: decided.choice.current,
             scaled,
-            changing: decided.changing,
+            changing: decided.ending && !pipeline.size.suspended,
             obstacle,
         };
         status::status(before, &facts, Timestamp::now())
@@ -684,9 +693,10 @@ impl Observed {
 struct Decided {
     agreed: Option<Agreed>,
     consistency: plan::Consistency,
-    up_to_date: bool,
-    /// Whether workers of former streams end before new ones are made.
-    changing: bool,
+    /// What workers are made from.
+    choice: template::Choice,
+    /// Whether workers must be gone first, and are not.
+    ending: bool,
     /// Whether something could not be written: what is seen is not what is wanted.
     unfinished: bool,
 }

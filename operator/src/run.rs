@@ -25,6 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::apply::{trimmed, trimmed_map};
 use crate::desired::{MANAGED_BY, MANAGER, PORT};
 use crate::leader::Candidate;
 use crate::metrics::Metrics;
@@ -237,13 +238,13 @@ pub async fn look_after(
     };
     let mine = format!("{MANAGED_BY}={MANAGER}");
     watches.pipelines(&caches.pipelines);
-    watches.start(&caches.deployments, Some(&mine), by_label, |object| object);
-    watches.start(&caches.services, Some(&mine), by_label, |object| object);
-    watches.start(&caches.maps, Some(&mine), by_label, |object| object);
-    watches.start(&caches.accounts, Some(&mine), by_label, |object| object);
-    watches.start(&caches.budgets, Some(&mine), by_label, |object| object);
-    watches.start(&caches.policies, Some(&mine), by_label, |object| object);
-    watches.start(&caches.revisions, Some(&mine), by_label, |object| object);
+    watches.start(&caches.deployments, Some(&mine), by_label, trimmed);
+    watches.start(&caches.services, Some(&mine), by_label, trimmed);
+    watches.start(&caches.maps, Some(&mine), by_label, trimmed_map);
+    watches.start(&caches.accounts, Some(&mine), by_label, trimmed);
+    watches.start(&caches.budgets, Some(&mine), by_label, trimmed);
+    watches.start(&caches.policies, Some(&mine), by_label, trimmed);
+    watches.start(&caches.revisions, Some(&mine), by_label, trimmed);
     watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from);
     if !arguments.without_nodes {
         let nodes = Arc::default();
@@ -463,13 +464,7 @@ impl Watches<'_> {
 
     fn pipelines(&mut self, cache: &Arc<Cache<DataPipeline>>) {
         let (work, known) = (Arc::clone(self.work), Arc::clone(cache));
-        self.start_waking(
-            cache,
-            None,
-            itself,
-            |pipeline| pipeline,
-            move |key| work.wake_pipeline(key, &known),
-        );
+        self.start_waking(cache, None, itself, trimmed, move |key| work.wake_pipeline(key, &known));
     }
 
     fn start_waking<K, T>(

@@ -27,7 +27,8 @@ fn settings() -> OperatorArgs {
 fn operator(server: &Server) -> JoinHandle<()> {
     let client = server.client.clone();
     tokio::spawn(async move {
-        let ended = look_after(client, &settings(), Arc::new(Metrics::new().unwrap()), &Unreadable::default()).await;
+        let ended =
+            look_after(client, &settings(), Arc::new(Metrics::new().unwrap()), &Unreadable::default()).await;
         panic!("{ended:?}")
     })
 }
@@ -121,7 +122,8 @@ fn deploy(server: &Server, name: &str) {
             let mut object = template.clone();
             object["metadata"]["name"] = pod.into();
             object["metadata"]["namespace"] = "team".into();
-            object["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+            object["status"] =
+                json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
             server.put(PODS, object);
         }
     }
@@ -163,7 +165,10 @@ async fn other_streams_that_come_and_are_resumed_at_once_are_not_served_beside_t
             object["status"]["observedGeneration"] == object["metadata"]["generation"]
         })
         .await;
-    assert_eq!((plan_inputs(&server, "fleet-worker"), replicas(&server, "fleet-worker")), (former.clone(), Some(0)));
+    assert_eq!(
+        (plan_inputs(&server, "fleet-worker"), replicas(&server, "fleet-worker")),
+        (former.clone(), Some(0))
+    );
     deploy(&server, "fleet");
     server.until("2 are wanted again", |server| replicas(server, "fleet-worker") == Some(2)).await;
     assert_ne!(plan_inputs(&server, "fleet-worker"), former);
@@ -211,19 +216,28 @@ async fn workers_that_start_again_find_the_document_they_were_made_for() {
         .await;
     let former = document(&server, "fleet-worker");
     let before = text(&former);
-    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["cache"]["sharedMemory"] = json!("8Gi"));
+    server
+        .change(PIPELINES, "team", "fleet", |object| object["spec"]["cache"]["sharedMemory"] = json!("8Gi"));
     server.until("there is another", |server| document(server, "fleet-worker") != former).await;
     let present = document(&server, "fleet-worker");
     server
-        .until("the rollout is told", |server| reason(server, "fleet", "Progressing").as_deref() == Some("RollingOut"))
+        .until("the rollout is told", |server| {
+            reason(server, "fleet", "Progressing").as_deref() == Some("RollingOut")
+        })
         .await;
     // The rollout stands still, and the operator is another one.
     stop(running).await;
     let running = operator(&server);
-    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["disruptionBudget"]["maxUnavailable"] = json!(1));
-    let budget = |server: &Server| server.get(BUDGETS, "team", "fleet-worker").unwrap()["spec"]["maxUnavailable"] == 1;
+    server.change(PIPELINES, "team", "fleet", |object| {
+        object["spec"]["disruptionBudget"]["maxUnavailable"] = json!(1)
+    });
+    let budget =
+        |server: &Server| server.get(BUDGETS, "team", "fleet-worker").unwrap()["spec"]["maxUnavailable"] == 1;
     server.until("that is applied", budget).await;
-    assert_eq!((text(&former), server.get(MAPS, "team", &former).unwrap()["immutable"].clone()), (before.clone(), json!(true)));
+    assert_eq!(
+        (text(&former), server.get(MAPS, "team", &former).unwrap()["immutable"].clone()),
+        (before.clone(), json!(true))
+    );
     assert_ne!(text(&present), before);
     // A former worker is the last to end.
     deploy(&server, "fleet");
@@ -243,7 +257,8 @@ async fn a_change_is_never_said_to_be_complete_before_its_rollout_has_begun() {
     server.until("they serve", |server| told(server, "Complete")).await;
     // Once all goes well, and once the first write is refused.
     for (seconds, refused) in [(30, false), (31, true)] {
-        let generation = server.get(PIPELINES, "team", "fleet").unwrap()["metadata"]["generation"].as_i64().unwrap();
+        let generation =
+            server.get(PIPELINES, "team", "fleet").unwrap()["metadata"]["generation"].as_i64().unwrap();
         if refused {
             server.fail_after(0);
         }
@@ -305,6 +320,32 @@ async fn a_status_that_somebody_overwrites_is_written_again() {
         })
         .await;
     stop(operator).await;
+}
+
+#[tokio::test]
+async fn workers_that_were_left_behind_with_former_streams_go_first_as_well() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let running = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    stop(running).await;
+    // As `kubectl delete --cascade=orphan` and a pipeline of the same name leave it.
+    server.change(DEPLOYMENTS, "team", "fleet-worker", |object| {
+        object["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+    });
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["streams"][0]["seed"] = json!(7));
+    let former = plan_inputs(&server, "fleet-worker");
+    let running = operator(&server);
+    server.until("all are to go", |server| replicas(server, "fleet-worker") == Some(0)).await;
+    assert_eq!(plan_inputs(&server, "fleet-worker"), former);
+    deploy(&server, "fleet");
+    server.until("2 are wanted again", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    assert_ne!(plan_inputs(&server, "fleet-worker"), former);
+    let owners =
+        server.get(DEPLOYMENTS, "team", "fleet-worker").unwrap()["metadata"]["ownerReferences"].clone();
+    assert_eq!(owners[0]["uid"], "uid-of-fleet");
+    stop(running).await;
 }
 
 #[tokio::test]
@@ -444,7 +485,8 @@ async fn a_pod_whose_label_was_taken_away_holds_up_no_smaller_number() {
     let operator = operator(&server);
     server.until("3 are wanted", |server| replicas(server, "fleet-worker") == Some(3)).await;
     deploy(&server, "fleet");
-    let ready = |server: &Server| server.get(PIPELINES, "team", "fleet").unwrap()["status"]["readyReplicas"].clone();
+    let ready =
+        |server: &Server| server.get(PIPELINES, "team", "fleet").unwrap()["status"]["readyReplicas"].clone();
     server.until("they serve", |server| ready(server) == 3).await;
     server.change(PODS, "team", "fleet-0", |object| {
         object["metadata"]["labels"].as_object_mut().unwrap().remove("feedmill.dev/pipeline");

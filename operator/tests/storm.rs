@@ -22,7 +22,8 @@ fn operator(server: &Server, name: &str) -> JoinHandle<()> {
     let settings = OperatorArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
     let client = server.client.clone();
     tokio::spawn(async move {
-        let ended = look_after(client, &settings, Arc::new(Metrics::new().unwrap()), &Unreadable::default()).await;
+        let ended =
+            look_after(client, &settings, Arc::new(Metrics::new().unwrap()), &Unreadable::default()).await;
         panic!("{ended:?}")
     })
 }

@@ -85,9 +85,12 @@ fn inputs_are_hashed_as_they_were() {
         let pipeline = pipeline(lines);
         [pipeline.plan_inputs, pipeline.template_inputs]
     };
-    assert_eq!(hashes(""), ["v1-", "v1-"]);
-    assert_eq!(hashes(EVERYTHING), ["v1-", "v1-"]);
-    assert_eq!(hashes("placement: {spread: {mode: OnePerNode}}"), ["v1-", "v1-"]);
+    let all = ["", EVERYTHING, "placement: {spread: {mode: OnePerNode}}"].map(hashes);
+    let plan = "v1-8bba5f5dd62c897d";
+    assert_eq!(
+        all,
+        [[plan, "v1-0c51db24eaa18f02"], [plan, "v1-7a1f4694859e4f8e"], [plan, "v1-a00f684e2eb8408c"]]
+    );
 }
 
 #[test]

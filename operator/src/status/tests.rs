@@ -323,8 +323,9 @@ fn pods_that_are_refused_and_secrets_that_are_missing_are_told() {
     assert!(condition(&told, "Ready").message.contains("exceeded quota: small"));
     let waiting = WorkerPod {
         name: "a".into(),
-        made: 100,
-        waits_for: Some("Secret keys with token".into()),
+        // It had no node for a long time before.
+        made: 0,
+        waits_for: Some(("Secret keys with token".into(), 100)),
         ..WorkerPod::default()
     };
     let case = Case { pods: vec![Arc::new(waiting)], ..Case::default() };
