@@ -75,6 +75,13 @@ pub struct Caches {
     pub nodes: Option<Arc<Cache<NodeFacts>>>,
 }
 
+impl Caches {
+    /// All nodes; none where they may not be read.
+    fn nodes(&self) -> Option<Vec<Arc<NodeFacts>>> {
+        Some(self.nodes.as_ref().filter(|nodes| nodes.is_complete())?.all(&nobodys()))
+    }
+}
+
 /// What all pipelines share.
 pub struct Context {
     /// The API.
@@ -107,8 +114,24 @@ struct Written {
     at: Instant,
     status: DataPipelineStatus,
     uid: String,
+    /// What the API server made of it: one whose definition is older drops what that does not know.
+    stored: Option<DataPipelineStatus>,
     /// The version that the object had by that.
     version: Option<u64>,
+}
+
+impl Written {
+    /// Whether this is what an object says, as far as is known: the object is older, or nobody wrote another status since.
+    fn stands(&self, object: &DataPipeline) -> bool {
+        let is_of = object.metadata.uid.as_ref() == Some(&self.uid);
+        let shows = version(object).zip(self.version).is_some_and(|(found, mine)| found >= mine);
+        is_of && (!shows || object.status == self.stored)
+    }
+}
+
+/// The version of an object. A number, wherever Kubernetes itself keeps it.
+fn version(object: &DataPipeline) -> Option<u64> {
+    object.metadata.resource_version.as_deref()?.parse().ok()
 }
 
 /// Why a pipeline could not be worked on. What people must repair stands in its status as well.
@@ -285,7 +308,7 @@ impl Context {
         let result = async {
             self.keep_template(pipeline, &choice).await?;
             applier.apply(&wanted, pipeline.size.suspended).await?;
-            self.resize(pipeline, pipeline.size.workers, observed).await?;
+            self.resize(pipeline, observed, pipeline.size.workers).await?;
             self.even_out(pipeline, observed).await?;
             self.drop_templates(pipeline, &choice).await?;
             self.clear(pipeline, observed, &applier, &choice, &wanted).await
@@ -301,7 +324,7 @@ impl Context {
         if others.is_some_and(|found| ours(Some(found), &pipeline.uid).is_none()) {
             return Err(ApplyError::NameConflict(format!("Deployment {name}")));
         }
-        self.resize(pipeline, 0, observed).await
+        self.resize(pipeline, observed, 0).await
     }
 
     async fn keep_template(
@@ -455,10 +478,10 @@ impl Context {
 
     /// Moves one worker of a fleet that is whole and unevenly spread, by the Eviction API and so under the disruption budget.
     async fn even_out(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
-        let Some(nodes) = self.caches.nodes.as_ref().filter(|_| self.is_whole(pipeline, observed)) else {
+        let Some(nodes) = self.caches.nodes().filter(|_| self.is_whole(pipeline, observed)) else {
             return Ok(());
         };
-        let (nodes, pods) = (nodes.all(&nobodys()), observed.pods.iter().map(Arc::as_ref));
+        let pods = observed.pods.iter().map(Arc::as_ref);
         let nodes: Vec<&NodeFacts> = nodes.iter().map(Arc::as_ref).collect();
         let pods: Vec<&WorkerPod> = pods.collect();
         let labels = &self.installation.accelerator_labels;
@@ -500,7 +523,7 @@ impl Context {
     ) -> DataPipelineStatus {
         let workers = observed.workers();
         let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
-        let nodes = self.caches.nodes.as_ref().map(|nodes| nodes.all(&nobodys()));
+        let nodes = self.caches.nodes();
         let nodes: Option<Vec<&NodeFacts>> =
             nodes.as_ref().map(|nodes| nodes.iter().map(Arc::as_ref).collect());
         let labels = &self.installation.accelerator_labels;
@@ -526,15 +549,10 @@ impl Context {
         status::status(before, &facts, Timestamp::now())
     }
 
-    /// What was written last: the cache may be older.
+    /// What was written last, while the cache is older or says the same; else what the cache says, as others may write too.
     fn before(&self, key: &Key, raw: &DataPipeline) -> DataPipelineStatus {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let mine = written.get(key).filter(|written| {
-            // As soon as the cache has that write, or a later one, it knows better: others may write too.
-            let shown =
-                raw.metadata.resource_version.as_ref().and_then(|version| version.parse::<u64>().ok());
-            Some(&written.uid) == raw.metadata.uid.as_ref() && shown < written.version
-        });
+        let mine = written.get(key).filter(|written| written.stands(raw));
         mine.map_or_else(|| raw.status.clone().unwrap_or_default(), |written| written.status.clone())
     }
 
@@ -569,9 +587,8 @@ impl Context {
         self.metrics.written("DataPipeline");
         match api.patch_status(&key.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await {
             Ok(made) => {
-                let version = made.metadata.resource_version.and_then(|version| version.parse().ok());
-                let uid = raw.metadata.uid.clone().unwrap_or_default();
-                let written = Written { at: now, status: new.clone(), uid, version };
+                let (uid, version) = (raw.metadata.uid.clone().unwrap_or_default(), version(&made));
+                let written = Written { at: now, status: new.clone(), uid, stored: made.status, version };
                 self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
             }
             // Gone, or another of the same name: the watch tells.

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use clap::{Args as _, Command, FromArgMatches as _};
 use feedmill_operator::metrics::Metrics;
-use feedmill_operator::run::look_after;
+use feedmill_operator::run::{Unreadable, look_after};
 use feedmill_operator::settings::OperatorArgs;
 use serde_json::{Value, json};
 use support::{DEPLOYMENTS, PIPELINES, PODS, SERVICES, Server, pipeline};
+use tokio::task::JoinHandle;
 
 const MAPS: &str = "api/v1/configmaps";
 const BUDGETS: &str = "apis/policy/v1/poddisruptionbudgets";
-use tokio::task::JoinHandle;
 
 fn settings() -> OperatorArgs {
     let command = OperatorArgs::augment_args(Command::new("operator"));
@@ -27,7 +27,7 @@ fn settings() -> OperatorArgs {
 fn operator(server: &Server) -> JoinHandle<()> {
     let client = server.client.clone();
     tokio::spawn(async move {
-        let ended = look_after(client, &settings(), Arc::new(Metrics::new().unwrap())).await;
+        let ended = look_after(client, &settings(), Arc::new(Metrics::new().unwrap()), &Unreadable::default()).await;
         panic!("{ended:?}")
     })
 }
@@ -268,6 +268,42 @@ async fn a_change_is_never_said_to_be_complete_before_its_rollout_has_begun() {
         deploy(&server, "fleet");
         server.until("they serve again", |server| told(server, "Complete")).await;
     }
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn a_kind_that_may_not_be_listed_stops_no_pipeline() {
+    let server = Server::start().await;
+    server.forbid_lists("apis/networking.k8s.io/v1/networkpolicies");
+    server.forbid_lists(SERVICES);
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2, "networkPolicy": {"enabled": true}})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    assert_eq!(server.count(SERVICES), 1);
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn a_status_that_somebody_overwrites_is_written_again() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    let told = |server: &Server, word: &str| reason(server, "fleet", "Progressing").as_deref() == Some(word);
+    server.until("they serve", |server| told(server, "Complete")).await;
+    let status = |server: &Server| server.get(PIPELINES, "team", "fleet").unwrap()["status"].clone();
+    let before = status(&server);
+    assert_eq!(before["readyReplicas"], 2);
+    server.change(PIPELINES, "team", "fleet", |object| {
+        object["status"] = json!({"selector": "", "readyReplicas": 9});
+    });
+    server
+        .until("the status is right again", |server| {
+            let now = status(server);
+            (&now["selector"], &now["readyReplicas"]) == (&before["selector"], &before["readyReplicas"])
+        })
+        .await;
     stop(operator).await;
 }
 

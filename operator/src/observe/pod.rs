@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, KeyToPath, Pod, PodSpec};
 use kube::ResourceExt as _;
 
 use crate::desired::{DOCUMENT_VOLUME, PLAN_INPUTS, WORKER};
+use crate::validate::are_others;
 
 /// Says which of a ReplicaSet's pods goes first when it has too many.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -159,7 +160,7 @@ impl WorkerPod {
     /// Whether it reads by other streams than those of these plan inputs.
     #[must_use]
     pub fn reads_by_others(&self, inputs: &str) -> bool {
-        self.plan_inputs.as_deref().is_some_and(|theirs| theirs != inputs)
+        self.plan_inputs.as_deref().is_some_and(|theirs| are_others(theirs, inputs))
     }
 
     /// Whether it serves and stays.

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::Timestamp;
-use kube::{Api, Resource as _};
 use kube::api::{Patch, PatchParams};
+use kube::{Api, Resource as _};
 
 use super::{Context, Observed};
 use crate::apply::{ApplyError, ours};

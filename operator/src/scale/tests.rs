@@ -28,7 +28,7 @@ struct World {
     /// Workers that the Deployment has.
     workers: i32,
     kept: Option<ConfigMap>,
-    /// The share of its time that the training's only rank waits; none when nobody trains.
+    /// The share of its time that the training's only rank waits while there are too few workers; none when nobody trains.
     wait: Option<f64>,
     /// Whether what it reports arrives.
     heard: bool,
@@ -76,7 +76,7 @@ impl World {
     }
 
     fn report(&self) -> KeptReport {
-        let waits = self.wait.unwrap_or_default();
+        let waits = self.waits();
         let report = json!({
             "age_ms": 0, "run": "r", "stream": "train", "plan": digest(1), "rank": 0, "size": 1,
             "ready": if waits > 0.0 { 0 } else { 4 }, "target": 4, "waiting_ms": 0,
@@ -90,9 +90,9 @@ impl World {
     /// Five seconds later; what is decided is done at once.
     fn look(&mut self) -> Scaled {
         self.seconds += 5;
-        if let Some(wait) = self.wait {
-            self.waited_ms += (wait * 5000.0) as u64;
-            self.computed_ms += ((1.0 - wait) * 5000.0) as u64;
+        if self.wait.is_some() {
+            self.waited_ms += (self.waits() * 5000.0) as u64;
+            self.computed_ms += ((1.0 - self.waits()) * 5000.0) as u64;
             self.samples += 100;
         }
         let scaled = self.seen();
@@ -103,6 +103,11 @@ impl World {
         }
         self.workers = scaled.workers;
         scaled
+    }
+
+    /// Five workers are enough.
+    fn waits(&self) -> f64 {
+        if self.workers < 5 { self.wait.unwrap_or_default() } else { 0.0 }
     }
 
     fn seen(&self) -> Scaled {
@@ -167,19 +172,24 @@ fn workers_that_do_not_answer_are_lost_ones_and_nothing_shrinks() {
     let mut world = World::new(6);
     world.wait = Some(0.8);
     world.looks(4);
-    let now = world.begin + Duration::from_secs(world.seconds + 10);
-    let silent = |number: i32| (format!("w{number}"), Seen { at: now, answer: Err(ScrapeError::Timeout), misses: 1 });
-    let sight = Sight {
-        wanted: Some(6),
-        ready: 6,
-        rollout: false,
-        answers: (0..6).map(silent).collect(),
-        agreed: Some(&world.agreed),
-        kept: None,
-    };
     let spec = world.pipeline.scaling.clone().unwrap();
-    let scaled = world.scalers.look(&world.pipeline, &spec, &sight, now, START + (world.seconds + 10) * 1000);
-    assert_eq!((scaled.workers >= 6, scaled.reason.label()), (true, "ReportsLost"));
+    // The second of these windows has nothing else in it.
+    let [_, scaled] = [10, 20].map(|later| {
+        let now = world.begin + Duration::from_secs(world.seconds + later);
+        let silent = |number: i32| {
+            (format!("w{number}"), Seen { at: now, answer: Err(ScrapeError::Timeout), misses: 1 })
+        };
+        let sight = Sight {
+            wanted: Some(world.workers),
+            ready: world.workers,
+            rollout: false,
+            answers: (0..world.workers).map(silent).collect(),
+            agreed: Some(&world.agreed),
+            kept: None,
+        };
+        world.scalers.look(&world.pipeline, &spec, &sight, now, START + (world.seconds + later) * 1000)
+    });
+    assert_eq!((scaled.workers >= world.workers, scaled.reason.label()), (true, "ReportsLost"));
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             "WorkersStarting",
         ),
         (
-            Case { pods: vec![pod("a", false)], consistency: Some(differ), ..Case::default() },
+            Case { pods: vec![pod("a", false)], consistency: Some(differ.clone()), ..Case::default() },
             "False",
             "PlanDiffers",
         ),
@@ -121,7 +121,7 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             Case {
                 lines: "replicas: 2",
                 pods: vec![pod("a", true), pod("b", true)],
-                consistency: Some(differ.clone()),
+                consistency: Some(differ),
                 ..Case::default()
             },
             "False",
@@ -297,7 +297,9 @@ fn a_size_that_the_operator_decides_has_its_reason_and_says_when_nobody_can_be_s
     let blind: Reason = serde_json::from_value(json!({"Lost": {"why": "Nobody", "windows": 1}})).unwrap();
     let blind = of(scaled(blind, None)).status(&well, 20);
     assert_eq!(short(&blind, "ScalingActive"), ("False".into(), (*lost).into()));
-    assert!(edges(&well.conditions, &blind.conditions).iter().any(|edge| edge.warning && edge.reason == *lost));
+    assert!(
+        edges(&well.conditions, &blind.conditions).iter().any(|edge| edge.warning && edge.reason == *lost)
+    );
     // Another figure in the sentence is no haste.
     let other = of(scaled(enough(0.01), None)).status(&well, 30);
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]

@@ -1,6 +1,7 @@
 //! An API server in the process: objects, watches, patches, and faults where a test wants them.
 //!
 //! Server-side apply merges; what a manager no longer applies is not taken away. The real cluster's tests show that part.
+#![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +32,8 @@ struct Store {
     until_failure: Option<usize>,
     /// Chance, and the share of requests that fail.
     weather: Option<(fastrand::Rng, f64)>,
+    /// Kinds that may not be listed.
+    unlisted: Vec<String>,
     /// Watches that began before the last change of this number are ended.
     cuts: u64,
 }
@@ -233,6 +236,11 @@ impl Server {
         self.with(|store| store.weather = Some((fastrand::Rng::with_seed(seed), share)));
     }
 
+    /// From now on this kind may not be listed.
+    pub fn forbid_lists(&self, group: &str) {
+        self.with(|store| store.unlisted.push(group.to_owned()));
+    }
+
     /// No request fails any more.
     pub fn calm(&self) {
         self.with(|store| store.weather = None);
@@ -359,6 +367,9 @@ async fn act(
         if parts.method == Method::POST {
             let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
             return server.create(asked, &body);
+        }
+        if server.with(|store| store.unlisted.contains(&asked.group)) {
+            return refusal(StatusCode::FORBIDDEN, "Forbidden");
         }
         if query.contains_key("watch") {
             let from = query.get("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
