@@ -1,6 +1,6 @@
 # Feedmill's commands; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites versitygw quickstart test tests test-python test-cluster images cluster-build cluster-up cluster-down wheel soak ladder format lint docs screenshots sim
+.PHONY: help prerequisites versitygw promtool quickstart test tests test-python test-cluster images cluster-build cluster-up cluster-down wheel soak ladder format lint docs screenshots sim
 
 CARGO ?= cargo
 
@@ -16,6 +16,9 @@ prerequisites: ## install what the build needs, or say what to install
 versitygw: ## build the tests' independent S3 server, once, or say what that needs
 	@tools/versitygw.sh >/dev/null
 
+promtool: ## fetch promtool, which tests the alerts, once; without it that test is left out
+	@tools/promtool.sh >/dev/null || true
+
 quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; one worker is killed half-way
 	$(CARGO) build --release --locked -p feedmill
 	@# One epoch and a bit.
@@ -26,7 +29,7 @@ quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; o
 test: prerequisites ## everything that must hold; needs Go for an S3 server and Kubernetes, installs Chromium and a container runtime as root
 	@tests/cluster/ahead.sh $(MAKE) --no-print-directory tests
 
-tests: versitygw format lint
+tests: versitygw promtool format lint
 	$(CARGO) test --workspace --locked
 	tools/python-tests.sh
 	tests/cluster/test.sh --usual

@@ -5,6 +5,7 @@
 mod dashboard;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -198,6 +199,46 @@ fn every_metric_and_label_that_is_named_exists() {
     );
 }
 
+/// What a label is compared with, alternatives one by one.
+fn compared(text: &str, label: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for start in [format!("{label}=\""), format!("{label}=~\"")] {
+        for (at, _) in text.match_indices(&start) {
+            let rest = text[at + start.len()..].split('"').next().unwrap();
+            found.extend(rest.split('|').map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// A condition or a reason that nobody writes is an alert that never fires.
+#[test]
+fn every_condition_and_reason_that_is_named_exists() {
+    let (operations, autoscaling) = (read("docs/operations.md"), read("docs/autoscaling.md"));
+    let words = |page: &str| -> BTreeSet<String> {
+        page.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_owned).collect()
+    };
+    let reasons: BTreeSet<String> = words(&operations).union(&words(&autoscaling)).cloned().collect();
+    let mut texts: Vec<String> = rules().iter().map(|rule| text(rule, "expr").to_owned()).collect();
+    texts.extend(drawn(&dashboard::dashboard()));
+    texts.push(read("operator/tests/alerts.yaml"));
+    let mut seen = 0;
+    for text in &texts {
+        for kind in compared(text, "type") {
+            assert!(operations.contains(&format!("**{kind}**")), "no condition {kind} in docs/operations.md");
+            seen += 1;
+        }
+        for reason in compared(text, "reason") {
+            assert!(
+                reasons.contains(&reason),
+                "no reason {reason} in docs/operations.md or docs/autoscaling.md"
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "{seen}");
+}
+
 #[test]
 fn the_operators_metrics_stand_in_its_page() {
     let (page, operator) = (read("docs/operations.md"), of_operator());
@@ -271,16 +312,19 @@ fn every_alert_is_tested_both_ways() {
     assert_eq!(silent, alerts);
 }
 
-/// Runs promtool; none where there is none, which is told.
+/// Runs promtool, of PATH or where `make promtool` leaves it; none where there is none, which is told.
 fn promtool(arguments: &[&str]) -> Option<Output> {
+    let cache = std::env::var_os("FEEDMILL_CACHE").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/feedmill")));
     let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).chain(cache.map(|cache| cache.join("promtool")));
     let Some(promtool) =
-        std::env::split_paths(&path).map(|folder| folder.join("promtool")).find(|file| file.is_file())
+        places.find_map(|folder| Some(folder.join("promtool")).filter(|file| file.is_file()))
     else {
-        println!(
-            "alert tests: SKIPPED (1 test): promtool is not in PATH; on Debian or Ubuntu: sudo apt-get install -y \
-             --no-install-recommends prometheus"
-        );
+        // Not by a macro: what a test that succeeds prints by those is not shown.
+        let told = "alert tests: SKIPPED (1 test): there is no promtool; `make promtool` fetches it, or on Debian or Ubuntu: \
+                    sudo apt-get install -y --no-install-recommends prometheus";
+        writeln!(std::io::stderr(), "{told}").unwrap();
         return None;
     };
     Some(Command::new(promtool).args(arguments).current_dir(root()).output().unwrap())
