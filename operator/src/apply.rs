@@ -19,6 +19,7 @@ use crate::desired::{Desired, MANAGED_BY, MANAGER, PIPELINE};
 use crate::metrics::Metrics;
 use crate::observe::{Cache, Kept};
 use crate::reconcile::Caches;
+use crate::scale::STATE;
 use crate::status::Obstacle;
 use crate::validate::{Key, short_hash};
 
@@ -288,15 +289,21 @@ pub fn ours<K: Resource>(kept: Option<Kept<K>>, uid: &str) -> Option<Arc<K>> {
 /// The longest text of a ConfigMap that is kept whole: a plan's digest.
 const LONGEST_TEXT: usize = 128;
 
+/// The longest that is kept of what one decision on the size leaves to the next: with the most runs and sizes some 12 kB.
+const LONGEST_STATE: usize = 32 << 10;
+
 /// A text, or its hash where it is long: whether it is still the same is all that is asked of those.
-fn shortened(text: String) -> String {
-    if text.len() <= LONGEST_TEXT { text } else { format!("hash:{}", short_hash(text.as_bytes())) }
+fn shortened(key: &str, text: String) -> String {
+    let longest = if key == STATE { LONGEST_STATE } else { LONGEST_TEXT };
+    if text.len() <= longest { text } else { format!("hash:{}", short_hash(text.as_bytes())) }
 }
 
 /// What is kept of a ConfigMap. Anybody who may write ConfigMaps can give theirs our labels, of a megabyte each.
 #[must_use]
 pub fn trimmed_map(map: ConfigMap) -> ConfigMap {
-    let data = map.data.map(|data| data.into_iter().map(|(key, text)| (key, shortened(text))).collect());
+    let data = map
+        .data
+        .map(|data| data.into_iter().map(|(key, text)| (key.clone(), shortened(&key, text))).collect());
     trimmed(ConfigMap { data, binary_data: None, ..map })
 }
 
@@ -321,9 +328,9 @@ fn hash(object: &impl Serialize) -> String {
             spec.retain(|key, _| key != "replicas");
         }
         if let Some(Value::Object(data)) = map.get_mut("data") {
-            for value in data.values_mut() {
+            for (key, value) in data {
                 if let Value::String(text) = value {
-                    *text = shortened(std::mem::take(text));
+                    *text = shortened(key, std::mem::take(text));
                 }
             }
         }
