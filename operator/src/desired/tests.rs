@@ -87,7 +87,10 @@ fn inputs_are_hashed_as_they_were() {
     };
     let all = ["", EVERYTHING, "placement: {spread: {mode: OnePerNode}}"].map(hashes);
     let plan = "v1-8bba5f5dd62c897d";
-    assert_eq!(all, [[plan, "v1-0c51db24eaa18f02"], [plan, "v1-7a1f4694859e4f8e"], [plan, "v1-a00f684e2eb8408c"]]);
+    assert_eq!(
+        all,
+        [[plan, "v1-0c51db24eaa18f02"], [plan, "v1-7a1f4694859e4f8e"], [plan, "v1-a00f684e2eb8408c"]]
+    );
 }
 
 #[test]
