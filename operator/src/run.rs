@@ -264,8 +264,9 @@ pub async fn look_after(
         Arc::clone(&metrics),
         &arguments.identity,
     ));
+    let look = |key| one(Arc::clone(&context), key);
     tokio::select! {
-        never = serve(context, work, metrics, usize::from(arguments.concurrency)) => Ok(never),
+        never = serve(&work, &metrics, usize::from(arguments.concurrency), look) => Ok(never),
         // Watches never end; one that did would leave its cache as it was, unseen.
         Some(ended) = tasks.join_next() => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("a watch ended"), anyhow::Error::new))
@@ -347,7 +348,10 @@ async fn all_of(
 }
 
 /// Works on pipelines that are due, a bounded number at once.
-async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, most: usize) -> Infallible {
+async fn serve<F>(work: &Work, metrics: &Metrics, most: usize, look: impl Fn(Key) -> F) -> Infallible
+where
+    F: Future<Output = Outcome> + Send + 'static,
+{
     let mut running = JoinSet::new();
     let mut keys = HashMap::new();
     loop {
@@ -356,8 +360,7 @@ async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, mo
             while running.len() < most
                 && let Some(key) = queue.next(clock())
             {
-                let task = running.spawn(one(Arc::clone(&context), Arc::clone(&work), key.clone()));
-                keys.insert(task.id(), key);
+                keys.insert(running.spawn(look(key.clone())).id(), key);
             }
             metrics.pipelines(queue.len());
             queue.next_due()
@@ -366,15 +369,13 @@ async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, mo
         let full = running.len() >= most;
         tokio::select! {
             Some(ended) = running.join_next_with_id(), if !running.is_empty() => {
-                let id = match &ended {
-                    Ok((id, ())) => *id,
-                    Err(error) => error.id(),
-                };
-                let key = keys.remove(&id);
-                if let (Err(error), Some(key)) = (ended, key) {
-                    tracing::error!(pipeline = %key, error = %error, "work on a pipeline ended unexpectedly");
+                let (id, outcome) = ended.unwrap_or_else(|error| {
+                    tracing::error!(error = %error, "work on a pipeline ended unexpectedly");
+                    (error.id(), Outcome::Failed)
+                });
+                if let Some(key) = keys.remove(&id) {
                     let mut queue = work.queue.lock().unwrap_or_else(PoisonError::into_inner);
-                    queue.done(&key, Outcome::Failed, clock(), fastrand::f64());
+                    queue.done(&key, outcome, clock(), fastrand::f64());
                 }
             }
             () = work.changed.notified(), if !full => {}
@@ -383,28 +384,31 @@ async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, mo
     }
 }
 
-async fn one(context: Arc<Context>, work: Arc<Work>, key: Key) {
+async fn one(context: Arc<Context>, key: Key) -> Outcome {
     let start = clock();
-    let result = tokio::time::timeout(LONGEST, context.reconcile(&key, start)).await;
+    let result = within(LONGEST, context.reconcile(&key, start)).await;
     let seconds = clock().saturating_duration_since(start).as_secs_f64();
-    let outcome = match result {
-        Ok(Ok(outcome)) => {
+    match result {
+        Ok(outcome) => {
             context.metrics.reconciled("ok", seconds);
             outcome
         }
-        Err(_) => {
+        Err(error) => {
             context.metrics.reconciled("error", seconds);
-            tracing::warn!(pipeline = %key, "the API server did not answer for {} s", LONGEST.as_secs());
+            tracing::warn!(pipeline = %key, "{error:#}");
             Outcome::Failed
         }
-        Ok(Err(error)) => {
-            context.metrics.reconciled("error", seconds);
-            tracing::warn!(pipeline = %key, "{:#}", anyhow::Error::new(error));
-            Outcome::Failed
-        }
-    };
-    let mut queue = work.queue.lock().unwrap_or_else(PoisonError::into_inner);
-    queue.done(&key, outcome, clock(), fastrand::f64());
+    }
+}
+
+async fn within<T, E>(limit: Duration, work: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => Ok(result?),
+        Err(_) => anyhow::bail!("the API server did not answer within {} s", limit.as_secs()),
+    }
 }
 
 async fn scrape(
@@ -513,7 +517,40 @@ fn clock() -> Instant {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tokio::sync::oneshot;
+
     use super::*;
+
+    #[tokio::test]
+    async fn work_that_panics_leaves_its_pipeline_to_the_next_try() {
+        let (work, metrics) = (Work::default(), Metrics::new().unwrap());
+        work.wake(Key { namespace: "n".into(), name: "a".into() });
+        let (again, tried_again) = oneshot::channel();
+        let again = Arc::new(Mutex::new(Some(again)));
+        let tries = Arc::new(AtomicUsize::new(0));
+        let look = |_| {
+            let (again, tries) = (Arc::clone(&again), Arc::clone(&tries));
+            async move {
+                assert!(tries.fetch_add(1, Ordering::Relaxed) > 0, "the first one panics");
+                again.lock().unwrap().take().unwrap().send(()).unwrap();
+                std::future::pending::<Outcome>().await
+            }
+        };
+        tokio::select! {
+            never = serve(&work, &metrics, 1, look) => match never {},
+            tried = tried_again => tried.unwrap(),
+        }
+        assert_eq!(tries.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_look_of_which_a_call_is_never_answered_ends_all_the_same() {
+        let never = std::future::pending::<Result<(), std::fmt::Error>>();
+        let error = within(Duration::ZERO, never).await.unwrap_err();
+        assert!(error.to_string().contains("did not answer"));
+    }
 
     #[tokio::test]
     async fn a_kind_that_cannot_be_listed_is_named_and_waited_for_no_longer_than_a_while() {
