@@ -226,8 +226,12 @@ async fn workers_that_start_again_find_the_document_they_were_made_for() {
             reason(server, "fleet", "Progressing").as_deref() == Some("RollingOut")
         })
         .await;
-    // The rollout stands still, and the operator is another one.
+    // The rollout stands still, the operator is another one, and the nodes of all workers are lost: no pod names what those read that are made
+    // in their place.
     stop(running).await;
+    for number in 0..2 {
+        server.remove(PODS, "team", &format!("fleet-{number}"));
+    }
     let running = operator(&server);
     server.change(PIPELINES, "team", "fleet", |object| {
         object["spec"]["disruptionBudget"]["maxUnavailable"] = json!(1)
