@@ -545,6 +545,40 @@ mod tests {
         assert_eq!(tries.load(Ordering::Relaxed), 2);
     }
 
+    #[test]
+    fn only_what_people_ask_for_ends_a_pause() {
+        let (work, cache) = (Work::default(), Cache::default());
+        let key = Key { namespace: "team".into(), name: "qwen3vl-sft".into() };
+        // Whether it is due at once, after it has failed.
+        let ends = |object: Option<Result<DataPipeline, &str>>| {
+            let place = (key.namespace.clone(), key.name.clone());
+            match object {
+                Some(object) => {
+                    drop(cache.put(Some(key.clone()), place, object.map(Arc::new).map_err(Arc::from)))
+                }
+                None => drop(cache.put(None, place, Err("gone".into()))),
+            }
+            work.wake_pipeline(key.clone(), &cache);
+            let mut queue = work.queue.lock().unwrap();
+            let is_due = queue.next(clock()).is_some();
+            queue.done(&key, Outcome::Failed, clock(), 1.0);
+            is_due
+        };
+        let mut object = crate::validate::tests::stored("");
+        assert!(ends(Some(Ok(object.clone()))));
+        object.status = Some(crate::types::DataPipelineStatus::default());
+        assert!(!ends(Some(Ok(object.clone()))));
+        object.metadata.generation = Some(4);
+        assert!(ends(Some(Ok(object.clone()))));
+        object.metadata.annotations = Some([("feedmill.dev/pause".to_owned(), String::new())].into());
+        assert!(ends(Some(Ok(object.clone()))));
+        assert!(ends(Some(Err("no such field"))));
+        assert!(!ends(Some(Err("no such field"))));
+        assert!(ends(Some(Ok(object.clone()))));
+        assert!(ends(None));
+        assert!(ends(Some(Ok(object))));
+    }
+
     #[tokio::test]
     async fn a_look_of_which_a_call_is_never_answered_ends_all_the_same() {
         let never = std::future::pending::<Result<(), std::fmt::Error>>();

@@ -14,6 +14,7 @@ use support::{DEPLOYMENTS, PIPELINES, PODS, SERVICES, Server, pipeline};
 use tokio::task::JoinHandle;
 
 const MAPS: &str = "api/v1/configmaps";
+const ACCOUNTS: &str = "api/v1/serviceaccounts";
 const BUDGETS: &str = "apis/policy/v1/poddisruptionbudgets";
 
 fn settings() -> OperatorArgs {
@@ -225,8 +226,12 @@ async fn workers_that_start_again_find_the_document_they_were_made_for() {
             reason(server, "fleet", "Progressing").as_deref() == Some("RollingOut")
         })
         .await;
-    // The rollout stands still, and the operator is another one.
+    // The rollout stands still, the operator is another one, and the nodes of all workers are lost: no pod names what those read that are made
+    // in their place.
     stop(running).await;
+    for number in 0..2 {
+        server.remove(PODS, "team", &format!("fleet-{number}"));
+    }
     let running = operator(&server);
     server.change(PIPELINES, "team", "fleet", |object| {
         object["spec"]["disruptionBudget"]["maxUnavailable"] = json!(1)
@@ -346,6 +351,54 @@ async fn workers_that_were_left_behind_with_former_streams_go_first_as_well() {
         server.get(DEPLOYMENTS, "team", "fleet-worker").unwrap()["metadata"]["ownerReferences"].clone();
     assert_eq!(owners[0]["uid"], "uid-of-fleet");
     stop(running).await;
+}
+
+#[tokio::test]
+async fn what_fails_again_and_again_is_told_and_goes_on_being_told() {
+    let server = Server::start().await;
+    server.break_writes(SERVICES, true);
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let running = operator(&server);
+    let is_told = |server: &Server| reason(server, "fleet", "Ready").as_deref() == Some("ApplyFailed");
+    server.until("it is told", is_told).await;
+    let ready = server.get(PIPELINES, "team", "fleet").unwrap()["status"]["conditions"][0].clone();
+    assert!(ready["message"].as_str().unwrap().contains("Service fleet: 500 WebhookBroken"), "{ready}");
+    // Also by an operator that meets it for the first time.
+    stop(running).await;
+    let running = operator(&server);
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["replicas"] = json!(3));
+    server
+        .until("it is looked at", |server| {
+            let object = server.get(PIPELINES, "team", "fleet").unwrap();
+            object["status"]["observedGeneration"] == object["metadata"]["generation"]
+        })
+        .await;
+    assert!(is_told(&server));
+    server.break_writes(SERVICES, false);
+    server.until("3 are wanted", |server| replicas(server, "fleet-worker") == Some(3)).await;
+    server.until("it is no longer told", |server| !is_told(server)).await;
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn the_account_of_workers_stays_while_one_of_them_may_use_it() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    let told = |server: &Server, word: &str| reason(server, "fleet", "Progressing").as_deref() == Some(word);
+    server.until("they serve", |server| told(server, "Complete")).await;
+    server.change(PIPELINES, "team", "fleet", |object| {
+        object["spec"]["worker"]["serviceAccountName"] = json!("own")
+    });
+    server.until("the rollout is told", |server| told(server, "RollingOut")).await;
+    let deployment = server.get(DEPLOYMENTS, "team", "fleet-worker").unwrap();
+    assert_eq!(deployment["spec"]["template"]["spec"]["serviceAccountName"], "own");
+    assert!(server.get(ACCOUNTS, "team", "fleet-worker").is_some());
+    deploy(&server, "fleet");
+    server.until("it goes", |server| server.get(ACCOUNTS, "team", "fleet-worker").is_none()).await;
+    stop(operator).await;
 }
 
 #[tokio::test]

@@ -132,7 +132,7 @@ impl<T> Cache<T> {
     }
 
     /// An object is there, of a pipeline or of none. Gives the pipelines of which something changed.
-    fn put(&self, pipeline: Option<Key>, place: (String, String), object: Kept<T>) -> Vec<Key> {
+    pub(crate) fn put(&self, pipeline: Option<Key>, place: (String, String), object: Kept<T>) -> Vec<Key> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
         let before = match &pipeline {
             Some(pipeline) => objects.put(pipeline.clone(), place, object),

@@ -32,6 +32,8 @@ struct Store {
     until_failure: Option<usize>,
     /// Chance, and the share of requests that fail.
     weather: Option<(fastrand::Rng, f64)>,
+    /// Kinds of which no write is taken.
+    unwritable: Vec<String>,
     /// Kinds that may not be listed.
     unlisted: Vec<String>,
     /// Watches that began before the last change of this number are ended.
@@ -241,6 +243,14 @@ impl Server {
         self.with(|store| store.unlisted.push(group.to_owned()));
     }
 
+    /// From now on each write of this kind is refused, as by an admission webhook that is broken; or taken again.
+    pub fn break_writes(&self, group: &str, is_broken: bool) {
+        self.with(|store| {
+            store.unwritable.retain(|other| other != group);
+            store.unwritable.extend(is_broken.then(|| group.to_owned()));
+        });
+    }
+
     /// No request fails any more.
     pub fn calm(&self) {
         self.with(|store| store.weather = None);
@@ -384,6 +394,9 @@ async fn act(
             Some(object) => json_response(StatusCode::OK, &object),
             None => refusal(StatusCode::NOT_FOUND, "NotFound"),
         };
+    }
+    if server.with(|store| store.unwritable.contains(&asked.group)) {
+        return refusal(StatusCode::INTERNAL_SERVER_ERROR, "WebhookBroken");
     }
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
     server.write(&parts.method, &parts.headers, asked, place, &body)
