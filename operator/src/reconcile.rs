@@ -269,7 +269,7 @@ impl Context {
         let result = async {
             self.keep_template(pipeline, &choice).await?;
             applier.apply(&wanted, pipeline.size.suspended).await?;
-            self.resize(pipeline, pipeline.size.workers, observed).await?;
+            self.resize(pipeline, observed, pipeline.size.workers).await?;
             self.even_out(pipeline, observed).await?;
             self.drop_templates(pipeline, &choice).await?;
             self.clear(pipeline, observed, &applier, &choice, &wanted).await
@@ -285,7 +285,7 @@ impl Context {
         if others.is_some_and(|found| ours(Some(found), &pipeline.uid).is_none()) {
             return Err(ApplyError::NameConflict(format!("Deployment {name}")));
         }
-        self.resize(pipeline, 0, observed).await
+        self.resize(pipeline, observed, 0).await
     }
 
     async fn keep_template(

@@ -22,7 +22,7 @@ use tokio_rustls::client::TlsStream;
 pub async fn secure(address: IpAddr, socket: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
     static CONFIG: OnceLock<Result<Arc<ClientConfig>, String>> = OnceLock::new();
     let config = CONFIG.get_or_init(|| config().map(Arc::new).map_err(|error| error.to_string()));
-    let config = config.as_ref().map_err(std::io::Error::other)?;
+    let config = config.as_ref().map_err(|error| std::io::Error::other(error.clone()))?;
     TlsConnector::from(Arc::clone(config)).connect(ServerName::from(address), socket).await
 }
 
