@@ -209,7 +209,7 @@ impl Context {
         };
         let observed = self.observe(&pipeline);
         let scaled = self.scale(&mut pipeline, &observed, now);
-        let mut decided = self.decide(&pipeline, &observed);
+        let mut decided = Decided { scaled, ..self.decide(&pipeline, &observed) };
         let acted = tokio::time::timeout(ANSWER, self.act(&pipeline, &observed, &decided)).await;
         let outcome = acted.unwrap_or(Err(ApplyError::Unanswered));
         let result = match outcome {
@@ -224,15 +224,14 @@ impl Context {
         decided.unfinished = result.is_err();
         let seen = self.figures(&pipeline, &observed);
         self.metrics.trainers(key, Some(seen));
-        let new =
-            self.status(&before, &pipeline, &observed, &decided, scaled.as_ref(), seen, obstacle.as_ref());
+        let new = self.status(&before, &pipeline, &observed, &decided, seen, obstacle.as_ref());
         self.metrics.size(key, new.desired_replicas, new.ready_replicas);
         let written = self.write_status(key, &raw, &before, new, now).await?;
         result?;
-        let written = match scaled {
+        let written = match &decided.scaled {
             Some(scaled) => {
-                self.tell_size(&raw, &before, &scaled).await;
-                self.keep_scaling(&pipeline, &scaled).await?;
+                self.tell_size(&raw, &before, scaled).await;
+                self.keep_scaling(&pipeline, scaled).await?;
                 written.within(scaled.next)
             }
             None => written,
@@ -291,7 +290,7 @@ impl Context {
         } else {
             plan::decide(&pipeline.purposes, inputs, suspended, recorded, &observed.workers())
         };
-        Decided { agreed, consistency, choice, ending, unfinished: false }
+        Decided { scaled: None, agreed, consistency, choice, ending, unfinished: false }
     }
 
     /// Apply.
@@ -526,7 +525,6 @@ impl Context {
         pipeline: &ValidatedPipeline,
         observed: &Observed,
         decided: &Decided,
-        scaled: Option<&Scaled>,
         seen: Figures,
         obstacle: Option<&Obstacle>,
     ) -> DataPipelineStatus {
@@ -551,7 +549,7 @@ impl Context {
             placement: spread::measure(&pipeline.placement, labels, &pods, nodes.as_deref()),
             figures: seen,
             up_to_date: decided.choice.current,
-            scaled,
+            scaled: decided.scaled.as_ref(),
             changing: decided.ending && !pipeline.size.suspended,
             obstacle,
         };
@@ -693,6 +691,8 @@ impl Observed {
 struct Decided {
     agreed: Option<Agreed>,
     consistency: plan::Consistency,
+    /// How the size was decided, where the operator decides.
+    scaled: Option<Scaled>,
     /// What workers are made from.
     choice: template::Choice,
     /// Whether workers must be gone first, and are not.

@@ -324,7 +324,8 @@ fn promtool(arguments: &[&str]) -> Option<Output> {
         // Not by a macro: what a test that succeeds prints by those is not shown.
         let told = "alert tests: SKIPPED (1 test): there is no promtool; `make promtool` fetches it, or on Debian or Ubuntu: \
                     sudo apt-get install -y --no-install-recommends prometheus";
-        writeln!(std::io::stderr(), "{told}").unwrap();
+        let mut seen = std::io::stderr();
+        writeln!(seen, "{told}").unwrap();
         return None;
     };
     Some(Command::new(promtool).args(arguments).current_dir(root()).output().unwrap())
