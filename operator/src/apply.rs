@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
@@ -35,7 +37,13 @@ pub enum ApplyError {
         #[source]
         source: kube::Error,
     },
+    /// The API server said nothing at all.
+    #[error("a write was not answered within {} s", ANSWER.as_secs())]
+    Unanswered,
 }
+
+/// All writes of one pipeline together take a second or two.
+pub const ANSWER: Duration = Duration::from_secs(40);
 
 impl ApplyError {
     /// What people are told, after so many failures in a row; none for what passes by itself.
@@ -52,6 +60,8 @@ impl ApplyError {
             Self::Api { what, source } => {
                 (failures >= STUBBORN).then(|| Obstacle::Refused(format!("{what}: {source}")))
             }
+            Self::Unanswered => (failures >= STUBBORN)
+                .then(|| Obstacle::Refused(format!("{self}; see whether an admission webhook hangs"))),
         }
     }
 
@@ -65,7 +75,7 @@ impl ApplyError {
 }
 
 /// What fails this often in a row does not pass by itself.
-const STUBBORN: u32 = 3;
+pub const STUBBORN: u32 = 3;
 
 /// What was applied last and what the API server made of it. While neither changes nothing is written.
 #[derive(Debug, Default)]
@@ -260,24 +270,62 @@ impl Applier<'_> {
     }
 }
 
+/// Whether an object that was kept belongs to this pipeline, or to nobody since it was left behind; by its labels it was ours.
+#[must_use]
+pub fn ours_or_left<K: Resource>(kept: Option<Kept<K>>, uid: &str) -> Option<Arc<K>> {
+    kept?.ok().filter(|found| {
+        let owners = found.meta().owner_references.as_deref().unwrap_or_default();
+        owners.is_empty() || owners.iter().any(|owner| owner.uid == uid)
+    })
+}
+
 /// Whether an object that was kept belongs to this pipeline.
 #[must_use]
 pub fn ours<K: Resource>(kept: Option<Kept<K>>, uid: &str) -> Option<Arc<K>> {
     kept?.ok().filter(|found| found.meta().owner_references.iter().flatten().any(|owner| owner.uid == uid))
 }
 
+/// The longest text of a ConfigMap that is kept whole: a plan's digest.
+const LONGEST_TEXT: usize = 128;
+
+/// A text, or its hash where it is long: whether it is still the same is all that is asked of those.
+fn shortened(text: String) -> String {
+    if text.len() <= LONGEST_TEXT { text } else { format!("hash:{}", short_hash(text.as_bytes())) }
+}
+
+/// What is kept of a ConfigMap. Anybody who may write ConfigMaps can give theirs our labels, of a megabyte each.
+#[must_use]
+pub fn trimmed_map(map: ConfigMap) -> ConfigMap {
+    let data = map.data.map(|data| data.into_iter().map(|(key, text)| (key, shortened(text))).collect());
+    trimmed(ConfigMap { data, binary_data: None, ..map })
+}
+
+/// What is kept of other objects: not who wrote which field.
+#[must_use]
+pub fn trimmed<K: Resource>(mut object: K) -> K {
+    object.meta_mut().managed_fields = None;
+    object
+}
+
 /// A hash of what is written of an object: not of its status, its versions, or its number of workers, which have other writers.
 fn hash(object: &impl Serialize) -> String {
     let mut object = serde_json::to_value(object).unwrap_or_default();
     if let Value::Object(map) = &mut object {
-        map.remove("status");
+        // Taking fields out one by one would change the order of the others.
+        map.retain(|key, _| key != "status");
         if let Some(Value::Object(metadata)) = map.get_mut("metadata") {
-            for key in ["resourceVersion", "managedFields", "generation"] {
-                metadata.remove(key);
-            }
+            metadata
+                .retain(|key, _| !["resourceVersion", "managedFields", "generation"].contains(&key.as_str()));
         }
         if let Some(Value::Object(spec)) = map.get_mut("spec") {
-            spec.remove("replicas");
+            spec.retain(|key, _| key != "replicas");
+        }
+        if let Some(Value::Object(data)) = map.get_mut("data") {
+            for value in data.values_mut() {
+                if let Value::String(text) = value {
+                    *text = shortened(std::mem::take(text));
+                }
+            }
         }
     }
     short_hash(object.to_string().as_bytes())
@@ -306,6 +354,23 @@ mod tests {
     }
 
     #[test]
+    fn a_long_text_is_kept_as_its_hash_and_seen_to_change_all_the_same() {
+        let map = |text: &str| -> ConfigMap {
+            serde_json::from_value(json!({"metadata": {"name": "a", "managedFields": [{"manager": "m"}]},
+                "data": {"pipeline.yaml": text, "train": "sha256:00"}}))
+            .unwrap()
+        };
+        let (one, other) = (map(&"a".repeat(1000)), map(&"b".repeat(1000)));
+        let kept = trimmed_map(one.clone());
+        assert!(kept.metadata.managed_fields.is_none());
+        let data = kept.data.as_ref().unwrap();
+        assert!(data["pipeline.yaml"].len() < 50);
+        assert_eq!(data["train"], "sha256:00");
+        assert_eq!(hash(&kept), hash(&one));
+        assert_ne!(hash(&trimmed_map(other)), hash(&one));
+    }
+
+    #[test]
     fn what_passes_by_itself_is_no_obstacle() {
         let api = |code: u16, cause: &str| ApplyError::Api {
             what: "Service a".into(),
@@ -318,6 +383,8 @@ mod tests {
         assert_eq!(api(500, "").obstacle(0), None);
         assert_eq!(api(409, "").obstacle(2), None);
         assert_eq!(api(500, "").obstacle(3), Some(Obstacle::Refused("Service a: 500 m".into())));
+        assert_eq!(ApplyError::Unanswered.obstacle(2), None);
+        assert!(matches!(ApplyError::Unanswered.obstacle(3), Some(Obstacle::Refused(_))));
         assert_eq!(api(403, "").obstacle(0), Some(Obstacle::Forbidden("Service a: m".into())));
         assert_eq!(api(422, "").obstacle(0), Some(Obstacle::Refused("Service a: m".into())));
         assert!(api(403, "NamespaceTerminating").is_ending());

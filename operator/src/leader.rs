@@ -69,6 +69,7 @@ pub struct Candidate {
     name: String,
     me: String,
     sight: Option<Sight>,
+    limit: Duration,
 }
 
 /// The right to act was lost.
@@ -82,11 +83,16 @@ impl Candidate {
     /// A candidate under a name that no other has.
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, me: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: name.into(), me: me.into(), sight: None }
+        let api = Api::namespaced(client, namespace);
+        Self { api, name: name.into(), me: me.into(), sight: None, limit: CALL }
     }
 
     /// Tries once to take or renew. False: somebody else has it.
-    async fn attempt(&mut self, stamp: Timestamp) -> Result<bool, kube::Error> {
+    async fn attempt(
+        &mut self,
+        clock: &(dyn Fn() -> Instant + Sync),
+        stamp: Timestamp,
+    ) -> Result<bool, kube::Error> {
         let found = self.api.get_opt(&self.name).await?;
         // Dated when it is here: dated before, a slow answer would make a renewal look older than it is.
         let now = clock();
@@ -134,7 +140,7 @@ impl Candidate {
     pub async fn acquire(&mut self) -> Instant {
         loop {
             let asked = clock();
-            match tokio::time::timeout(CALL, self.attempt(Timestamp::now())).await {
+            match tokio::time::timeout(self.limit, self.attempt(&clock, Timestamp::now())).await {
                 Ok(Ok(true)) => return asked,
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => {
@@ -158,7 +164,7 @@ impl Candidate {
             tokio::time::sleep(RETRY).await;
             let now = clock();
             let left = DEADLINE.saturating_sub(now.saturating_duration_since(renewed));
-            match tokio::time::timeout(left.min(CALL), self.attempt(Timestamp::now())).await {
+            match tokio::time::timeout(left.min(self.limit), self.attempt(&clock, Timestamp::now())).await {
                 Ok(Ok(true)) => renewed = now,
                 // Only somebody else's name in it makes it lost; another writer is met again in a moment.
                 Ok(Ok(false)) if self.sight.is_none() => {
@@ -168,7 +174,7 @@ impl Candidate {
                 Ok(Err(error)) => {
                     tracing::warn!(error = %error, "the lease could not be renewed; trying again")
                 }
-                Err(_) if left > CALL => {
+                Err(_) if left > self.limit => {
                     tracing::warn!("the API server does not answer about the lease; trying again")
                 }
                 Err(_) => return Err(Lost { name: self.name.clone() }),
@@ -215,7 +221,98 @@ fn clock() -> Instant {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::extract::State;
+    use axum::routing::get;
+    use axum::{Json, Router};
+    use http::StatusCode;
+    use serde_json::{Value, json};
+
     use super::*;
+
+    /// An API server with one Lease: what its answers take, how many requests it never answers, and what stands there.
+    #[derive(Clone)]
+    struct Server(Arc<Mutex<Inside>>);
+
+    struct Inside {
+        now: Instant,
+        takes: Duration,
+        unanswered: usize,
+        lease: Value,
+    }
+
+    impl Server {
+        async fn start(lease: &LeaseSpec) -> (Self, Client) {
+            let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": {"name": "l", "namespace": "n", "resourceVersion": "1"}, "spec": lease});
+            let inside = Inside { now: clock(), takes: Duration::ZERO, unanswered: 0, lease };
+            let server = Self(Arc::new(Mutex::new(inside)));
+            let path = "/apis/coordination.k8s.io/v1/namespaces/n/leases/l";
+            let router = Router::new().route(path, get(read).put(write)).with_state(server.clone());
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+            tokio::spawn(axum::serve(listener, router).into_future());
+            (server, Client::try_from(kube::Config::new(uri)).unwrap())
+        }
+
+        fn with<T>(&self, act: impl FnOnce(&mut Inside) -> T) -> T {
+            act(&mut self.0.lock().unwrap())
+        }
+    }
+
+    async fn read(State(server): State<Server>) -> Json<Value> {
+        let is_answered = server.with(|inside| {
+            inside.now += inside.takes;
+            inside.unanswered = inside.unanswered.saturating_sub(1);
+            inside.unanswered == 0
+        });
+        if !is_answered {
+            std::future::pending::<()>().await;
+        }
+        Json(server.with(|inside| inside.lease.clone()))
+    }
+
+    async fn write(State(server): State<Server>, Json(new): Json<Value>) -> Result<Json<Value>, StatusCode> {
+        server.with(|inside| {
+            let version = |lease: &Value| lease["metadata"]["resourceVersion"].clone();
+            if version(&new) != version(&inside.lease) {
+                return Err(StatusCode::CONFLICT);
+            }
+            inside.lease = new;
+            inside.lease["metadata"]["resourceVersion"] = "2".into();
+            Ok(Json(inside.lease.clone()))
+        })
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_was_renewed_just_before_a_slow_answer_is_not_taken_too_early() {
+        let (server, client) = Server::start(&lease("other", 0)).await;
+        let start = server.with(|inside| inside.now);
+        let of_server = server.clone();
+        let clock = move || of_server.with(|inside| inside.now);
+        let at = |seconds: u64| server.with(|inside| inside.now = start + Duration::from_secs(seconds));
+        let mut candidate = Candidate::new(client, "n", "l", "me");
+        // Asked at 0, answered at 13: it may have been renewed at 12.9.
+        server.with(|inside| inside.takes = Duration::from_secs(13));
+        assert!(!candidate.attempt(&clock, Timestamp::now()).await.unwrap());
+        server.with(|inside| inside.takes = Duration::ZERO);
+        for (seconds, takes) in [(17, false), (28, false), (29, true)] {
+            at(seconds);
+            assert_eq!(candidate.attempt(&clock, Timestamp::now()).await.unwrap(), takes, "at {seconds} s");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_never_comes_does_not_keep_a_free_lease_from_being_taken() {
+        let (server, client) = Server::start(&lease("", 0)).await;
+        server.with(|inside| inside.unanswered = 2);
+        let short = Duration::from_millis(200);
+        let mut candidate = Candidate { limit: short, ..Candidate::new(client, "n", "l", "me") };
+        candidate.acquire().await;
+        assert_eq!(server.with(|inside| inside.lease["spec"]["holderIdentity"].clone()), "me");
+        assert_eq!(server.with(|inside| inside.unanswered), 0);
+    }
 
     fn lease(holder: &str, renewed: i64) -> LeaseSpec {
         LeaseSpec {

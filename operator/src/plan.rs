@@ -16,6 +16,7 @@ use kube::ResourceExt as _;
 
 use crate::desired::PLAN_INPUTS;
 use crate::observe::WorkerPod;
+use crate::validate::are_others;
 
 /// A recorded plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,10 +71,12 @@ pub fn is_ending(
     let makes_others = |deployment: &&Deployment| {
         let template = deployment.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref());
         let theirs = template.and_then(|metadata| metadata.annotations.as_ref()?.get(PLAN_INPUTS));
-        suspended || theirs.is_some_and(|theirs| theirs != inputs)
+        suspended || theirs.is_some_and(|theirs| are_others(theirs, inputs))
     };
     pods.iter().any(|pod| pod.stays() && (suspended || pod.reads_by_others(inputs)))
-        || deployment.filter(makes_others).is_some_and(|deployment| deployment_is_old || has_workers(deployment))
+        || deployment
+            .filter(makes_others)
+            .is_some_and(|deployment| deployment_is_old || has_workers(deployment))
 }
 
 /// Whether a Deployment has workers or may be about to make one.
@@ -97,7 +100,9 @@ pub fn decide(
     if suspended {
         return (None, Consistency::Unknown);
     }
-    let recorded = recorded.filter(|recorded| recorded.inputs == inputs && !recorded.digests.is_empty());
+    let recorded = recorded
+        .filter(|recorded| !are_others(&recorded.inputs, inputs) && !recorded.digests.is_empty())
+        .map(|recorded| Agreed { inputs: inputs.to_owned(), ..recorded });
     let known: Vec<&(&str, &WorkerStatus)> =
         workers.iter().filter(|(_, status)| !status.streams.is_empty()).collect();
     let digests_of = |status: &WorkerStatus| -> Option<BTreeMap<String, String>> {
@@ -216,6 +221,7 @@ mod tests {
         let one = of(1);
         assert_eq!(decided("i", true, Some(agreed(1)), &[("w1", &one)]).0, None);
         assert_eq!(decided("j", false, Some(agreed(1)), &[]).0, None);
+        assert_eq!(decided("v2-i", false, Some(agreed(1)), &[]).0.unwrap().digests, agreed(1).digests);
         let renewed = decided("j", false, Some(agreed(3)), &[("w1", &one)]).0.unwrap();
         assert_eq!((renewed.inputs.as_str(), &renewed.digests["train"]), ("j", &digest(1)));
     }
@@ -250,6 +256,10 @@ mod tests {
         assert!(ends(true, &deployment("j", 2, 2, 2), &[]));
         assert!(!ends(true, &deployment("j", 0, 2, 0), &[&leaving]));
         assert!(!is_ending("j", true, None, false, &[]));
+        // Hashed by another operator they cannot be told apart, and nobody is stopped for that.
+        let newer = pod("v2-i");
+        assert!(!is_ending("v1-i", false, Some(&deployment("v2-i", 2, 2, 2)), false, &[&newer]));
+        assert!(is_ending("v2-j", false, Some(&deployment("v2-i", 2, 2, 2)), false, &[&newer]));
     }
 
     #[test]

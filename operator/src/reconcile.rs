@@ -24,7 +24,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::json;
 
-use crate::apply::{Applied, Applier, ApplyError, Generations, ours};
+use crate::apply::{ANSWER, Applied, Applier, ApplyError, Generations, STUBBORN, ours, ours_or_left};
 use crate::desired::{
     Desired, Installation, MANAGER, Names, SIZE_MANAGER, desired, document_name, documents,
 };
@@ -45,6 +45,9 @@ use crate::validate::{Key, ValidatedPipeline, validate};
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// While something is waited for that no event tells.
 const LOOK_SOON: Duration = Duration::from_secs(10);
+
+/// Most pods that are marked in one look. Each that is seen to be marked wakes its pipeline for the others.
+const MARKS: usize = 200;
 
 /// Everything that is known of the cluster.
 #[derive(Default)]
@@ -69,6 +72,13 @@ pub struct Caches {
     pub pods: Arc<Cache<WorkerPod>>,
     /// Nodes; none where they may not be read.
     pub nodes: Option<Arc<Cache<NodeFacts>>>,
+}
+
+impl Caches {
+    /// All nodes; none where they may not be read.
+    fn nodes(&self) -> Option<Vec<Arc<NodeFacts>>> {
+        Some(self.nodes.as_ref().filter(|nodes| nodes.is_complete())?.all(&nobodys()))
+    }
 }
 
 /// What all pipelines share.
@@ -101,8 +111,24 @@ struct Written {
     at: Instant,
     status: DataPipelineStatus,
     uid: String,
+    /// What the API server made of it: one whose definition is older drops what that does not know.
+    stored: Option<DataPipelineStatus>,
     /// The version that the object had by that.
     version: Option<u64>,
+}
+
+impl Written {
+    /// Whether this is what an object says, as far as is known: the object is older, or nobody wrote another status since.
+    fn stands(&self, object: &DataPipeline) -> bool {
+        let is_of = object.metadata.uid.as_ref() == Some(&self.uid);
+        let shows = version(object).zip(self.version).is_some_and(|(found, mine)| found >= mine);
+        is_of && (!shows || object.status == self.stored)
+    }
+}
+
+/// The version of an object. A number, wherever Kubernetes itself keeps it.
+fn version(object: &DataPipeline) -> Option<u64> {
+    object.metadata.resource_version.as_deref()?.parse().ok()
 }
 
 /// Why a pipeline could not be worked on. What people must repair stands in its status as well.
@@ -174,12 +200,17 @@ impl Context {
             }
         };
         let observed = self.observe(&pipeline);
-        let (outcome, mut decided) = self.act(&pipeline, &observed).await;
+        let mut decided = self.decide(&pipeline, &observed);
+        let acted = tokio::time::timeout(ANSWER, self.act(&pipeline, &observed, &decided)).await;
+        let outcome = acted.unwrap_or(Err(ApplyError::Unanswered));
         let result = match outcome {
             Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
             other => other,
         };
         let failures = self.failed(key, result.is_err());
+        // What was told goes on being told, also by an operator that begins anew.
+        let is_told = before.conditions.iter().any(|condition| condition.reason == "ApplyFailed");
+        let failures = if is_told { failures.max(STUBBORN) } else { failures };
         let obstacle = result.as_ref().err().and_then(|error| error.obstacle(failures));
         decided.unfinished = result.is_err();
         let seen = self.figures(&pipeline, &observed);
@@ -221,20 +252,16 @@ impl Context {
             .collect();
         let revisions = self.caches.revisions.all(key).into_iter();
         Observed {
-            deployment: ours(self.caches.deployments.get(key, &names.worker), &pipeline.uid),
-            plan: ours(self.caches.maps.get(key, &names.plan), &pipeline.uid),
+            deployment: ours_or_left(self.caches.deployments.get(key, &names.worker), &pipeline.uid),
+            plan: ours_or_left(self.caches.maps.get(key, &names.plan), &pipeline.uid),
             revisions: revisions.filter_map(|revision| ours(Some(Ok(revision)), &pipeline.uid)).collect(),
             pods,
             answers,
         }
     }
 
-    /// Desired and apply.
-    async fn act(
-        &self,
-        pipeline: &ValidatedPipeline,
-        observed: &Observed,
-    ) -> (Result<(), ApplyError>, Decided) {
+    /// Desired: what workers are made from, and whether any may be made now.
+    fn decide(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Decided {
         let recorded = observed.plan.as_deref().map(Agreed::read);
         let (inputs, suspended) = (&pipeline.plan_inputs, pipeline.size.suspended);
         let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
@@ -242,20 +269,29 @@ impl Context {
         let is_old = deployment.is_some_and(|found| self.generations.is_old(&pipeline.key, found));
         let kept: Vec<&ControllerRevision> = observed.revisions.iter().map(Arc::as_ref).collect();
         let choice = template::choose(pipeline, &self.installation, &kept);
-        let up_to_date = choice.current;
-        if plan::is_ending(inputs, suspended, deployment, is_old, &pods) {
-            let consistency = plan::Consistency::Unknown;
-            let changing = !suspended;
-            let decided = Decided { agreed: recorded, consistency, up_to_date, changing, unfinished: false };
-            let result = if pipeline.paused { Ok(()) } else { self.end(pipeline, observed).await };
-            return (result, decided);
-        }
-        let (agreed, consistency) =
-            plan::decide(&pipeline.purposes, inputs, suspended, recorded, &observed.workers());
-        let decided = Decided { agreed, consistency, up_to_date, changing: false, unfinished: false };
+        let ending = plan::is_ending(inputs, suspended, deployment, is_old, &pods);
+        let (agreed, consistency) = if ending {
+            (recorded, plan::Consistency::Unknown)
+        } else {
+            plan::decide(&pipeline.purposes, inputs, suspended, recorded, &observed.workers())
+        };
+        Decided { agreed, consistency, choice, ending, unfinished: false }
+    }
+
+    /// Apply.
+    async fn act(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+        decided: &Decided,
+    ) -> Result<(), ApplyError> {
         if pipeline.paused {
-            return (Ok(()), decided);
+            return Ok(());
         }
+        if decided.ending {
+            return self.end(pipeline, observed).await;
+        }
+        let choice = &decided.choice;
         let wanted = desired(pipeline, &self.installation, choice.model.clone(), decided.agreed.as_ref());
         let applier = Applier {
             client: &self.client,
@@ -266,23 +302,19 @@ impl Context {
             key: &pipeline.key,
             uid: &pipeline.uid,
         };
-        let result = async {
-            self.keep_template(pipeline, &choice).await?;
-            applier.apply(&wanted, pipeline.size.suspended).await?;
-            self.resize(pipeline, observed, pipeline.size.workers).await?;
-            self.even_out(pipeline, observed).await?;
-            self.drop_templates(pipeline, &choice).await?;
-            self.clear(pipeline, observed, &applier, &choice, &wanted).await
-        }
-        .await;
-        (result, decided)
+        self.keep_template(pipeline, choice).await?;
+        applier.apply(&wanted, pipeline.size.suspended).await?;
+        self.resize(pipeline, observed, pipeline.size.workers).await?;
+        self.even_out(pipeline, observed).await?;
+        self.drop_templates(pipeline, choice).await?;
+        self.clear(pipeline, observed, &applier, choice, &wanted).await
     }
 
     /// Takes all workers away and writes nothing else: what they were made from, and their plan, stay as long as one of them does.
     async fn end(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
         let name = Names::of(&pipeline.key.name).worker;
         let others = self.caches.deployments.get(&pipeline.key, &name);
-        if others.is_some_and(|found| ours(Some(found), &pipeline.uid).is_none()) {
+        if others.is_some_and(|found| ours_or_left(Some(found), &pipeline.uid).is_none()) {
             return Err(ApplyError::NameConflict(format!("Deployment {name}")));
         }
         self.resize(pipeline, observed, 0).await
@@ -356,7 +388,8 @@ impl Context {
         }
         for map in self.caches.maps.all(key) {
             let name = map.name_any();
-            let is_read = || observed.pods.iter().any(|pod| !pod.over && pod.document.as_deref() == Some(&name));
+            let is_read =
+                || observed.pods.iter().any(|pod| !pod.over && pod.document.as_deref() == Some(&name));
             if name.starts_with(&documents(&key.name)) && name != present && !is_read() {
                 applier.gone(&name, &self.caches.maps).await?;
             }
@@ -424,7 +457,7 @@ impl Context {
         let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
         let mut gone = Vec::new();
-        for (name, cost) in marks {
+        for (name, cost) in marks.take(MARKS) {
             let patch = json!({"metadata": {"annotations": {DELETION_COST: cost}}});
             self.metrics.written("Pod");
             match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
@@ -438,10 +471,10 @@ impl Context {
 
     /// Moves one worker of a fleet that is whole and unevenly spread, by the Eviction API and so under the disruption budget.
     async fn even_out(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Result<(), ApplyError> {
-        let Some(nodes) = self.caches.nodes.as_ref().filter(|_| self.is_whole(pipeline, observed)) else {
+        let Some(nodes) = self.caches.nodes().filter(|_| self.is_whole(pipeline, observed)) else {
             return Ok(());
         };
-        let (nodes, pods) = (nodes.all(&nobodys()), observed.pods.iter().map(Arc::as_ref));
+        let pods = observed.pods.iter().map(Arc::as_ref);
         let nodes: Vec<&NodeFacts> = nodes.iter().map(Arc::as_ref).collect();
         let pods: Vec<&WorkerPod> = pods.collect();
         let labels = &self.installation.accelerator_labels;
@@ -482,7 +515,7 @@ impl Context {
     ) -> DataPipelineStatus {
         let workers = observed.workers();
         let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
-        let nodes = self.caches.nodes.as_ref().map(|nodes| nodes.all(&nobodys()));
+        let nodes = self.caches.nodes();
         let nodes: Option<Vec<&NodeFacts>> =
             nodes.as_ref().map(|nodes| nodes.iter().map(Arc::as_ref).collect());
         let labels = &self.installation.accelerator_labels;
@@ -500,22 +533,17 @@ impl Context {
             consistency: &decided.consistency,
             placement: spread::measure(&pipeline.placement, labels, &pods, nodes.as_deref()),
             figures: seen,
-            up_to_date: decided.up_to_date,
-            changing: decided.changing,
+            up_to_date: decided.choice.current,
+            changing: decided.ending && !pipeline.size.suspended,
             obstacle,
         };
         status::status(before, &facts, Timestamp::now())
     }
 
-    /// What was written last: the cache may be older.
+    /// What was written last, while the cache is older or says the same; else what the cache says, as others may write too.
     fn before(&self, key: &Key, raw: &DataPipeline) -> DataPipelineStatus {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let mine = written.get(key).filter(|written| {
-            // As soon as the cache has that write, or a later one, it knows better: others may write too.
-            let shown =
-                raw.metadata.resource_version.as_ref().and_then(|version| version.parse::<u64>().ok());
-            Some(&written.uid) == raw.metadata.uid.as_ref() && shown < written.version
-        });
+        let mine = written.get(key).filter(|written| written.stands(raw));
         mine.map_or_else(|| raw.status.clone().unwrap_or_default(), |written| written.status.clone())
     }
 
@@ -549,9 +577,8 @@ impl Context {
         self.metrics.written("DataPipeline");
         match api.patch_status(&key.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await {
             Ok(made) => {
-                let version = made.metadata.resource_version.and_then(|version| version.parse().ok());
-                let uid = raw.metadata.uid.clone().unwrap_or_default();
-                let written = Written { at: now, status: new.clone(), uid, version };
+                let (uid, version) = (raw.metadata.uid.clone().unwrap_or_default(), version(&made));
+                let written = Written { at: now, status: new.clone(), uid, stored: made.status, version };
                 self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
             }
             // Gone, or another of the same name: the watch tells.
@@ -643,9 +670,10 @@ impl Observed {
 struct Decided {
     agreed: Option<Agreed>,
     consistency: plan::Consistency,
-    up_to_date: bool,
-    /// Whether workers of former streams end before new ones are made.
-    changing: bool,
+    /// What workers are made from.
+    choice: template::Choice,
+    /// Whether workers must be gone first, and are not.
+    ending: bool,
     /// Whether something could not be written: what is seen is not what is wanted.
     unfinished: bool,
 }

@@ -10,7 +10,9 @@ use anyhow::Context as _;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join, join_all};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::StatusCode;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -23,6 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::apply::{trimmed, trimmed_map};
 use crate::desired::{MANAGED_BY, MANAGER, PORT};
 use crate::leader::Candidate;
 use crate::metrics::Metrics;
@@ -36,12 +39,45 @@ use crate::validate::Key;
 
 /// How often workers are looked at for being due.
 const SCRAPE_ROUND: Duration = Duration::from_secs(5);
+/// A connection on which nothing came for so long is dead: a watch ends after 290 s, and each other call within seconds.
+const SILENCE: Duration = Duration::from_secs(300);
 /// Listing all objects of a kind takes seconds, with tens of thousands too.
-const LIST: Duration = Duration::from_secs(60);
-/// Nodes are needed for one figure alone, and not waited for as long.
-const LIST_NODES: Duration = Duration::from_secs(10);
+const PATIENCE: Patience = Patience {
+    optional: Duration::from_secs(10),
+    told: Duration::from_secs(30),
+    given_up: Duration::from_secs(60),
+};
 /// All writes of one pipeline take a second; a request that is never answered must not keep it from being looked at again.
 const LONGEST: Duration = Duration::from_secs(60);
+
+/// How long is waited for everything that exists.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// For kinds without which most can be done.
+    optional: Duration,
+    /// Until it is told of.
+    told: Duration,
+    /// Until another operator may try.
+    given_up: Duration,
+}
+
+/// Kinds that cannot be listed although nothing can be decided without, while the operator waits for them.
+#[derive(Debug, Default)]
+pub struct Unreadable(Mutex<Vec<&'static str>>);
+
+impl Unreadable {
+    fn set(&self, kinds: Vec<&'static str>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = kinds;
+    }
+
+    /// What to tell of them; none when there are none.
+    fn text(&self) -> Option<String> {
+        let kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner).join(", ");
+        (!kinds.is_empty()).then(|| {
+            format!("cannot list {kinds}; give the operator's role the verbs get, list and watch, as the chart does")
+        })
+    }
+}
 
 /// Runs the operator.
 ///
@@ -60,17 +96,25 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
     let mut config = Config::infer().await.context("no API server: run in a pod or give KUBECONFIG")?;
     // The queue tries again, later and with others in between; the lease tries again at once.
     config.default_retry = false;
+    (config.read_timeout, config.reset_reader_on_write) = (Some(SILENCE), true);
+    // A client of its own: no other call may hold up the lease.
+    let of_lease = Client::try_from(config.clone()).context("cannot make a client of the API server")?;
     let client = Client::try_from(config).context("cannot make a client of the API server")?;
     let metrics = Arc::new(Metrics::new()?);
     let listener = TcpListener::bind(arguments.listen)
         .await
         .with_context(|| format!("cannot listen on {}; choose another with --listen", arguments.listen))?;
-    let health = Arc::new(Health { metrics: Arc::clone(&metrics), started: AtomicBool::new(false) });
+    let unreadable = Arc::new(Unreadable::default());
+    let health = Arc::new(Health {
+        metrics: Arc::clone(&metrics),
+        started: AtomicBool::new(false),
+        unreadable: Arc::clone(&unreadable),
+    });
     tokio::spawn(axum::serve(listener, router(Arc::clone(&health))).into_future());
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut candidate =
-        Candidate::new(client.clone(), &arguments.own_namespace, &arguments.lease, &arguments.identity);
+        Candidate::new(of_lease, &arguments.own_namespace, &arguments.lease, &arguments.identity);
     health.started.store(true, Ordering::Relaxed);
     tracing::info!(
         identity = arguments.identity,
@@ -90,7 +134,7 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
             // What was begun ends with the process: nothing more may be written.
             Err(lost) => return Err(lost.into()),
         },
-        ended = look_after(client, arguments, metrics) => match ended {
+        ended = look_after(client, arguments, metrics, &unreadable) => match ended {
             Ok(never) => match never {},
             Err(error) => Err(error),
         },
@@ -104,6 +148,7 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
 struct Health {
     metrics: Arc<Metrics>,
     started: AtomicBool,
+    unreadable: Arc<Unreadable>,
 }
 
 fn router(health: Arc<Health>) -> Router {
@@ -112,10 +157,10 @@ fn router(health: Arc<Health>) -> Router {
         .route(
             "/readyz",
             get(|State(health): State<Arc<Health>>| async move {
-                if health.started.load(Ordering::Relaxed) {
-                    (StatusCode::OK, "ready\n")
-                } else {
-                    (StatusCode::SERVICE_UNAVAILABLE, "starting\n")
+                match health.unreadable.text() {
+                    Some(text) => (StatusCode::SERVICE_UNAVAILABLE, text + "\n"),
+                    None if health.started.load(Ordering::Relaxed) => (StatusCode::OK, "ready\n".into()),
+                    None => (StatusCode::SERVICE_UNAVAILABLE, "starting\n".into()),
                 }
             }),
         )
@@ -180,6 +225,7 @@ pub async fn look_after(
     client: Client,
     arguments: &OperatorArgs,
     metrics: Arc<Metrics>,
+    unreadable: &Unreadable,
 ) -> anyhow::Result<Infallible> {
     let work = Arc::new(Work::default());
     let mut caches = Caches::default();
@@ -191,51 +237,21 @@ pub async fn look_after(
         tasks: &mut tasks,
     };
     let mine = format!("{MANAGED_BY}={MANAGER}");
-    let mut complete = vec![
-        watches.pipelines(&caches.pipelines),
-        watches.start(&caches.deployments, Some(&mine), by_label, |object| object),
-        watches.start(&caches.services, Some(&mine), by_label, |object| object),
-        watches.start(&caches.maps, Some(&mine), by_label, |object| object),
-        watches.start(&caches.accounts, Some(&mine), by_label, |object| object),
-        watches.start(&caches.budgets, Some(&mine), by_label, |object| object),
-        watches.start(&caches.policies, Some(&mine), by_label, |object| object),
-        watches.start(&caches.revisions, Some(&mine), by_label, |object| object),
-        watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from),
-    ];
-    let nodes: Option<(Arc<Cache<NodeFacts>>, _)> = (!arguments.without_nodes).then(|| {
+    watches.pipelines(&caches.pipelines);
+    watches.start(&caches.deployments, Some(&mine), by_label, trimmed);
+    watches.start(&caches.services, Some(&mine), by_label, trimmed);
+    watches.start(&caches.maps, Some(&mine), by_label, trimmed_map);
+    watches.start(&caches.accounts, Some(&mine), by_label, trimmed);
+    watches.start(&caches.budgets, Some(&mine), by_label, trimmed);
+    watches.start(&caches.policies, Some(&mine), by_label, trimmed);
+    watches.start(&caches.revisions, Some(&mine), by_label, trimmed);
+    watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from);
+    if !arguments.without_nodes {
         let nodes = Arc::default();
-        let complete = watches.nodes(&nodes);
-        (nodes, complete)
-    });
-    let mut kinds = [
-        "DataPipelines",
-        "Deployments",
-        "Services",
-        "ConfigMaps",
-        "ServiceAccounts",
-        "PodDisruptionBudgets",
-        "NetworkPolicies",
-        "ControllerRevisions",
-        "Pods",
-    ]
-    .into_iter();
-    for cache in complete.drain(..) {
-        let kind = kinds.next().unwrap_or_default();
-        if tokio::time::timeout(LIST, cache).await.is_err() {
-            anyhow::bail!(
-                "{kind} cannot be listed; give the operator's role get, list and watch for them, as the chart does"
-            );
-        }
+        watches.nodes(&nodes);
+        caches.nodes = Some(nodes);
     }
-    if let Some((nodes, complete)) = nodes {
-        // Without them everything works but the figure of how evenly workers are spread.
-        match tokio::time::timeout(LIST_NODES, complete).await {
-            Ok(()) => caches.nodes = Some(nodes),
-            Err(_) => tracing::warn!(
-                "nodes cannot be listed, so SpreadSatisfied is unknown; give the right, or set nodes.read to false"
-            ),
-        }
-    }
+    everything(&caches, unreadable, PATIENCE).await?;
     tracing::info!("everything that exists is known");
     let answers: Arc<Answers> = Arc::default();
     tasks.spawn(scrape(Arc::clone(&answers), Arc::clone(&caches.pods), Arc::clone(&work)));
@@ -247,8 +263,9 @@ pub async fn look_after(
         Arc::clone(&metrics),
         &arguments.identity,
     ));
+    let look = |key| one(Arc::clone(&context), key);
     tokio::select! {
-        never = serve(context, work, metrics, usize::from(arguments.concurrency)) => Ok(never),
+        never = serve(&work, &metrics, usize::from(arguments.concurrency), look) => Ok(never),
         // Watches never end; one that did would leave its cache as it was, unseen.
         Some(ended) = tasks.join_next() => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("a watch ended"), anyhow::Error::new))
@@ -256,8 +273,84 @@ pub async fn look_after(
     }
 }
 
+/// Waits until everything that exists is known, of some kinds only as far as it may be read: each object of theirs is then asked for where
+/// it is needed, and where that is not permitted either its pipeline says so.
+async fn everything(caches: &Caches, unreadable: &Unreadable, patience: Patience) -> anyhow::Result<()> {
+    let Caches {
+        pipelines,
+        deployments,
+        services,
+        maps,
+        accounts,
+        budgets,
+        policies,
+        revisions,
+        pods,
+        nodes,
+    } = caches;
+    let needed: [(&str, BoxFuture<'_, ()>); 5] = [
+        ("datapipelines", Box::pin(pipelines.complete())),
+        ("deployments", Box::pin(deployments.complete())),
+        ("configmaps", Box::pin(maps.complete())),
+        ("controllerrevisions", Box::pin(revisions.complete())),
+        ("pods", Box::pin(pods.complete())),
+    ];
+    let optional: [BoxFuture<'_, ()>; 5] = [
+        Box::pin(services.answered()),
+        Box::pin(accounts.answered()),
+        Box::pin(budgets.answered()),
+        Box::pin(policies.answered()),
+        Box::pin(async {
+            if let Some(nodes) = nodes {
+                nodes.answered().await;
+            }
+        }),
+    ];
+    let both = join(
+        all_of(needed.into(), unreadable, patience),
+        tokio::time::timeout(patience.optional, join_all(optional)),
+    );
+    both.await.0
+}
+
+/// Waits for each, tells of those that are missing, and gives up.
+async fn all_of(
+    needed: Vec<(&'static str, BoxFuture<'_, ()>)>,
+    unreadable: &Unreadable,
+    patience: Patience,
+) -> anyhow::Result<()> {
+    let mut missing: Vec<&str> = needed.iter().map(|(kind, _)| *kind).collect();
+    let mut known: FuturesUnordered<_> =
+        needed.into_iter().map(|(kind, known)| known.map(move |()| kind)).collect();
+    let told = tokio::time::sleep(patience.told);
+    let given_up = tokio::time::sleep(patience.given_up);
+    tokio::pin!(told, given_up);
+    let mut is_told = false;
+    while !missing.is_empty() {
+        tokio::select! {
+            Some(kind) = known.next() => missing.retain(|other| *other != kind),
+            () = &mut told, if !is_told => {
+                is_told = true;
+                unreadable.set(missing.clone());
+                tracing::error!("{}", unreadable.text().unwrap_or_default());
+            }
+            () = &mut given_up => {
+                unreadable.set(missing);
+                anyhow::bail!(unreadable.text().unwrap_or_default());
+            }
+        }
+        if is_told {
+            unreadable.set(missing.clone());
+        }
+    }
+    Ok(())
+}
+
 /// Works on pipelines that are due, a bounded number at once.
-async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, most: usize) -> Infallible {
+async fn serve<F>(work: &Work, metrics: &Metrics, most: usize, look: impl Fn(Key) -> F) -> Infallible
+where
+    F: Future<Output = Outcome> + Send + 'static,
+{
     let mut running = JoinSet::new();
     let mut keys = HashMap::new();
     loop {
@@ -266,8 +359,7 @@ async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, mo
             while running.len() < most
                 && let Some(key) = queue.next(clock())
             {
-                let task = running.spawn(one(Arc::clone(&context), Arc::clone(&work), key.clone()));
-                keys.insert(task.id(), key);
+                keys.insert(running.spawn(look(key.clone())).id(), key);
             }
             metrics.pipelines(queue.len());
             queue.next_due()
@@ -276,15 +368,13 @@ async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, mo
         let full = running.len() >= most;
         tokio::select! {
             Some(ended) = running.join_next_with_id(), if !running.is_empty() => {
-                let id = match &ended {
-                    Ok((id, ())) => *id,
-                    Err(error) => error.id(),
-                };
-                let key = keys.remove(&id);
-                if let (Err(error), Some(key)) = (ended, key) {
-                    tracing::error!(pipeline = %key, error = %error, "work on a pipeline ended unexpectedly");
+                let (id, outcome) = ended.unwrap_or_else(|error| {
+                    tracing::error!(error = %error, "work on a pipeline ended unexpectedly");
+                    (error.id(), Outcome::Failed)
+                });
+                if let Some(key) = keys.remove(&id) {
                     let mut queue = work.queue.lock().unwrap_or_else(PoisonError::into_inner);
-                    queue.done(&key, Outcome::Failed, clock(), fastrand::f64());
+                    queue.done(&key, outcome, clock(), fastrand::f64());
                 }
             }
             () = work.changed.notified(), if !full => {}
@@ -293,28 +383,31 @@ async fn serve(context: Arc<Context>, work: Arc<Work>, metrics: Arc<Metrics>, mo
     }
 }
 
-async fn one(context: Arc<Context>, work: Arc<Work>, key: Key) {
+async fn one(context: Arc<Context>, key: Key) -> Outcome {
     let start = clock();
-    let result = tokio::time::timeout(LONGEST, context.reconcile(&key, start)).await;
+    let result = within(LONGEST, context.reconcile(&key, start)).await;
     let seconds = clock().saturating_duration_since(start).as_secs_f64();
-    let outcome = match result {
-        Ok(Ok(outcome)) => {
+    match result {
+        Ok(outcome) => {
             context.metrics.reconciled("ok", seconds);
             outcome
         }
-        Err(_) => {
+        Err(error) => {
             context.metrics.reconciled("error", seconds);
-            tracing::warn!(pipeline = %key, "the API server did not answer for {} s", LONGEST.as_secs());
+            tracing::warn!(pipeline = %key, "{error:#}");
             Outcome::Failed
         }
-        Ok(Err(error)) => {
-            context.metrics.reconciled("error", seconds);
-            tracing::warn!(pipeline = %key, "{:#}", anyhow::Error::new(error));
-            Outcome::Failed
-        }
-    };
-    let mut queue = work.queue.lock().unwrap_or_else(PoisonError::into_inner);
-    queue.done(&key, outcome, clock(), fastrand::f64());
+    }
+}
+
+async fn within<T, E>(limit: Duration, work: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => Ok(result?),
+        Err(_) => anyhow::bail!("the API server did not answer within {} s", limit.as_secs()),
+    }
 }
 
 async fn scrape(answers: Arc<Answers>, pods: Arc<Cache<WorkerPod>>, work: Arc<Work>) {
@@ -349,15 +442,14 @@ struct Watches<'a> {
 }
 
 impl Watches<'_> {
-    /// Begins a watch; what is given back ends when the cache is complete.
+    /// Begins a watch.
     fn start<K, T>(
         &mut self,
         cache: &Arc<Cache<T>>,
         labels: Option<&str>,
         of: fn(&DeserializeGuard<K>) -> Option<Key>,
         keeping: fn(K) -> T,
-    ) -> BoxFuture<'static, ()>
-    where
+    ) where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
             + std::fmt::Debug
@@ -368,18 +460,12 @@ impl Watches<'_> {
         T: Send + Sync + 'static,
     {
         let work = Arc::clone(self.work);
-        self.start_waking(cache, labels, of, keeping, move |key| work.wake(key))
+        self.start_waking(cache, labels, of, keeping, move |key| work.wake(key));
     }
 
-    fn pipelines(&mut self, cache: &Arc<Cache<DataPipeline>>) -> BoxFuture<'static, ()> {
+    fn pipelines(&mut self, cache: &Arc<Cache<DataPipeline>>) {
         let (work, known) = (Arc::clone(self.work), Arc::clone(cache));
-        self.start_waking(
-            cache,
-            None,
-            itself,
-            |pipeline| pipeline,
-            move |key| work.wake_pipeline(key, &known),
-        )
+        self.start_waking(cache, None, itself, trimmed, move |key| work.wake_pipeline(key, &known));
     }
 
     fn start_waking<K, T>(
@@ -389,8 +475,7 @@ impl Watches<'_> {
         of: fn(&DeserializeGuard<K>) -> Option<Key>,
         keeping: fn(K) -> T,
         wake: impl Fn(Key) + Send + 'static,
-    ) -> BoxFuture<'static, ()>
-    where
+    ) where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
             + std::fmt::Debug
@@ -407,11 +492,9 @@ impl Watches<'_> {
         let config =
             watcher::Config { label_selector: labels.map(str::to_owned), ..watcher::Config::default() };
         self.tasks.spawn(keep(api, config, Arc::clone(cache), of, keeping, wake));
-        let cache = Arc::clone(cache);
-        Box::pin(async move { cache.complete().await })
     }
 
-    fn nodes(&mut self, cache: &Arc<Cache<NodeFacts>>) -> BoxFuture<'static, ()> {
+    fn nodes(&mut self, cache: &Arc<Cache<NodeFacts>>) {
         let api: Api<DeserializeGuard<Node>> = Api::all(self.client.clone());
         self.tasks.spawn(keep(
             api,
@@ -421,12 +504,101 @@ impl Watches<'_> {
             NodeFacts::from,
             |_| {},
         ));
-        let cache = Arc::clone(cache);
-        Box::pin(async move { cache.complete().await })
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the loop reads the clock and hands it on")]
 fn clock() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_panics_leaves_its_pipeline_to_the_next_try() {
+        let (work, metrics) = (Work::default(), Metrics::new().unwrap());
+        work.wake(Key { namespace: "n".into(), name: "a".into() });
+        let (again, tried_again) = oneshot::channel();
+        let again = Arc::new(Mutex::new(Some(again)));
+        let tries = Arc::new(AtomicUsize::new(0));
+        let look = |_| {
+            let (again, tries) = (Arc::clone(&again), Arc::clone(&tries));
+            async move {
+                assert!(tries.fetch_add(1, Ordering::Relaxed) > 0, "the first one panics");
+                again.lock().unwrap().take().unwrap().send(()).unwrap();
+                std::future::pending::<Outcome>().await
+            }
+        };
+        tokio::select! {
+            never = serve(&work, &metrics, 1, look) => match never {},
+            tried = tried_again => tried.unwrap(),
+        }
+        assert_eq!(tries.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn only_what_people_ask_for_ends_a_pause() {
+        let (work, cache) = (Work::default(), Cache::default());
+        let key = Key { namespace: "team".into(), name: "qwen3vl-sft".into() };
+        // Whether it is due at once, after it has failed.
+        let ends = |object: Option<Result<DataPipeline, &str>>| {
+            let place = (key.namespace.clone(), key.name.clone());
+            match object {
+                Some(object) => {
+                    drop(cache.put(Some(key.clone()), place, object.map(Arc::new).map_err(Arc::from)))
+                }
+                None => drop(cache.put(None, place, Err("gone".into()))),
+            }
+            work.wake_pipeline(key.clone(), &cache);
+            let mut queue = work.queue.lock().unwrap();
+            let is_due = queue.next(clock()).is_some();
+            queue.done(&key, Outcome::Failed, clock(), 1.0);
+            is_due
+        };
+        let mut object = crate::validate::tests::stored("");
+        assert!(ends(Some(Ok(object.clone()))));
+        object.status = Some(crate::types::DataPipelineStatus::default());
+        assert!(!ends(Some(Ok(object.clone()))));
+        object.metadata.generation = Some(4);
+        assert!(ends(Some(Ok(object.clone()))));
+        object.metadata.annotations = Some([("feedmill.dev/pause".to_owned(), String::new())].into());
+        assert!(ends(Some(Ok(object.clone()))));
+        assert!(ends(Some(Err("no such field"))));
+        assert!(!ends(Some(Err("no such field"))));
+        assert!(ends(Some(Ok(object.clone()))));
+        assert!(ends(None));
+        assert!(ends(Some(Ok(object))));
+    }
+
+    #[tokio::test]
+    async fn a_look_of_which_a_call_is_never_answered_ends_all_the_same() {
+        let never = std::future::pending::<Result<(), std::fmt::Error>>();
+        let error = within(Duration::ZERO, never).await.unwrap_err();
+        assert!(error.to_string().contains("did not answer"));
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_cannot_be_listed_is_named_and_waited_for_no_longer_than_a_while() {
+        let unreadable = Unreadable::default();
+        let needed: Vec<(&'static str, BoxFuture<'_, ()>)> = vec![
+            ("pods", Box::pin(std::future::ready(()))),
+            ("configmaps", Box::pin(std::future::pending())),
+        ];
+        let patience =
+            Patience { optional: Duration::ZERO, told: Duration::ZERO, given_up: Duration::from_millis(1) };
+        let ended = all_of(needed, &unreadable, patience).await.unwrap_err();
+        assert_eq!(unreadable.text(), Some(ended.to_string()));
+        assert!(ended.to_string().starts_with("cannot list configmaps;"), "{ended}");
+        // It came, late.
+        let needed: Vec<(&'static str, BoxFuture<'_, ()>)> = vec![("pods", Box::pin(std::future::ready(())))];
+        unreadable.set(Vec::new());
+        assert!(all_of(needed, &unreadable, patience).await.is_ok());
+        assert_eq!(unreadable.text(), None);
+    }
 }

@@ -1,43 +1,56 @@
-//! Takes a value and what it would be if nobody had asked for anything, gives what was asked for. Pure.
+//! Takes a spec, gives what it asks for beyond the defaults of its version. Pure.
 //!
-//! What is hashed and what workers read is written so: a field with a default that only a later version knows is then in neither, and an
-//! operator of that version makes the same of the same pipeline.
+//! What is hashed, and what workers read, has this form: an operator that knows one more field, with a default that means what was meant
+//! without it, hashes and writes the same. The defaults of a version are frozen, and stand in its schema.
 
-use serde_json::Value;
+use std::sync::LazyLock;
 
-/// What `value` says beyond `default`. Null, and what is left empty by that, is nothing.
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::crd;
+
+static SPEC: LazyLock<Value> = LazyLock::new(|| {
+    let pointer = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
+    crd::definition().pointer_mut(pointer).map(Value::take).unwrap_or_default()
+});
+
+/// A pipeline's spec, or a part of it, without what equals its default, with its keys in order.
 #[must_use]
-pub fn sparse(value: Value, default: &Value) -> Value {
+pub fn sparse(spec: &impl Serialize) -> Value {
+    without_defaults(&serde_json::to_value(spec).unwrap_or_default(), &SPEC)
+}
+
+fn without_defaults(value: &Value, schema: &Value) -> Value {
     match value {
-        Value::Object(map) => map
-            .into_iter()
-            .filter_map(|(key, value)| {
-                let default = default.get(&key).unwrap_or(&Value::Null);
-                if value == *default {
-                    return None;
+        Value::Object(map) => {
+            let mut fields: Vec<(&String, &Value)> = map.iter().collect();
+            fields.sort_unstable_by_key(|(name, _)| *name);
+            let mut sparse = Map::new();
+            for (name, value) in fields {
+                let schema = schema
+                    .get("properties")
+                    .and_then(|properties| properties.get(name))
+                    .or_else(|| schema.get("additionalProperties"))
+                    .unwrap_or(&Value::Null);
+                let default = schema.get("default");
+                let value = (default != Some(value)).then(|| without_defaults(value, schema));
+                // Of its fields each may equal its own default.
+                let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+                if let Some(value) =
+                    value.filter(|value| !(is_empty(value) && default.is_some_and(Value::is_object)))
+                {
+                    sparse.insert(name.clone(), value);
                 }
-                let was_empty = is_empty(&value);
-                let value = sparse(value, default);
-                (was_empty || !is_empty(&value)).then_some((key, value))
-            })
-            .filter(|(_, value)| !value.is_null())
-            .collect(),
-        // Elements of lists have defaults of their own, which whoever knows the list gives.
-        other => other,
-    }
-}
-
-/// The same for each element of the list at `key`.
-pub fn each(value: &mut Value, key: &str, make: impl Fn(Value) -> Value) {
-    if let Some(Value::Array(items)) = value.get_mut(key) {
-        for item in items {
-            *item = make(item.take());
+            }
+            Value::Object(sparse)
         }
+        Value::Array(items) => {
+            let schema = schema.get("items").unwrap_or(&Value::Null);
+            items.iter().map(|item| without_defaults(item, schema)).collect()
+        }
+        value => value.clone(),
     }
-}
-
-fn is_empty(value: &Value) -> bool {
-    matches!(value, Value::Object(map) if map.is_empty())
 }
 
 #[cfg(test)]
@@ -47,31 +60,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_asked_for_is_left_out() {
-        let default = json!({"a": 1, "b": {"c": true, "d": "x"}, "e": []});
-        let cases = [
-            (json!({"a": 1, "b": {"c": true, "d": "x"}, "e": [], "f": null}), json!({})),
-            (json!({"a": 2, "b": {"c": true, "d": "x"}}), json!({"a": 2})),
-            (json!({"a": 1, "b": {"c": false, "d": "x"}}), json!({"b": {"c": false}})),
-            (json!({"e": [1], "g": {"h": 1}, "i": {}}), json!({"e": [1], "g": {"h": 1}, "i": {}})),
-        ];
-        for (value, expected) in cases {
-            assert_eq!(sparse(value.clone(), &default), expected, "{value}");
-        }
-        // A field that only a later version knows, at its default there.
-        let later = json!({"a": 1, "b": {"c": true, "d": "x"}, "e": [], "new": 7});
-        let mut value = default.clone();
-        value["a"] = json!(5);
-        let old = sparse(value.clone(), &default);
-        value["new"] = json!(7);
-        assert_eq!(sparse(value, &later), old);
+    fn a_field_that_a_newer_operator_knows_is_absent_while_it_has_its_default() {
+        let schema = json!({"properties": {
+            "streams": {"items": {"properties": {"new": {"default": 5}}}},
+            "cache": {"default": {"disk": "1Gi", "new": true}, "properties": {"disk": {"default": "1Gi"}, "new": {"default": true}}},
+            "labels": {"additionalProperties": {}},
+        }});
+        let value = json!({"streams": [{"name": "a", "new": 5}, {"new": 6}], "labels": {"z": "1", "a": "2"},
+            "cache": {"new": true, "disk": "1Gi"}});
+        let sparse = without_defaults(&value, &schema);
+        assert_eq!(sparse.to_string(), r#"{"labels":{"a":"2","z":"1"},"streams":[{"name":"a"},{"new":6}]}"#);
+        let value = json!({"cache": {"new": true, "disk": "2Gi"}, "labels": {}});
+        assert_eq!(without_defaults(&value, &schema).to_string(), r#"{"cache":{"disk":"2Gi"},"labels":{}}"#);
     }
 
     #[test]
-    fn elements_of_lists_have_their_own_defaults() {
-        let mut value = json!({"list": [{"a": 1, "b": 2}, {"a": 3, "b": 2}]});
-        each(&mut value, "list", |item| sparse(item, &json!({"b": 2, "a": 1})));
-        assert_eq!(value, json!({"list": [{}, {"a": 3}]}));
-        each(&mut value, "other", |item| item);
+    fn a_spec_of_defaults_is_what_had_to_be_written() {
+        let stored = crate::validate::tests::stored("");
+        let expected = json!({
+            "streams": [{"name": "train", "seed": 42, "datasets": [{"name": "chartqa", "uri": "s3://b/train.jsonl"}]}],
+            "processor": {"uri": "s3://b/qwen3-vl/"},
+            "cache": {"sharedMemory": "1Gi", "fetch": "256Mi", "decode": "512Mi"},
+            "limits": {"maxImagePixels": 16_777_216},
+        });
+        assert_eq!(sparse(&stored.spec), expected);
     }
 }

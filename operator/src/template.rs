@@ -44,11 +44,9 @@ pub fn choose(
     installation: &Installation,
     kept: &[&ControllerRevision],
 ) -> Choice {
-    let rendered = Model {
-        template: desired::template(pipeline, installation),
-        document: pipeline.document.clone(),
-    };
-    let inputs = desired::template_inputs(pipeline);
+    let rendered =
+        Model { template: desired::template(pipeline, installation), document: pipeline.document.clone() };
+    let inputs = pipeline.template_inputs.clone();
     // While nothing runs nothing is kept: resuming makes workers anew.
     let usable = |revision: &&&ControllerRevision| {
         !pipeline.size.suspended && revision.annotations().get(INPUTS) == Some(&inputs)

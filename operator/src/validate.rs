@@ -15,11 +15,10 @@ use k8s_openapi::api::networking::v1::NetworkPolicyPeer;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
-use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::sparse::{self, sparse};
+use crate::sparse::sparse;
 use crate::types::{AutoscalingMode, DataPipeline, PlacementSpec, PullPolicy, SpreadMode, WorkerSpec};
 
 /// Nothing is written for a pipeline with this annotation.
@@ -67,20 +66,18 @@ pub struct ValidatedPipeline {
     pub generation: i64,
     /// Whether nothing may be written.
     pub paused: bool,
-    /// What workers read, as YAML.
+    /// What workers read, as YAML, without what is so by default: an older worker may not know a field that this operator knows.
     pub document: String,
-    /// A hash of what was asked for in it.
-    pub document_inputs: String,
     /// A hash of everything in the spec that decides bytes.
     pub plan_inputs: String,
+    /// A hash of everything in the resource that workers' pods are made from, and of nothing of the operator's own.
+    pub template_inputs: String,
     /// What each stream is read for.
     pub purposes: Vec<(String, Purpose)>,
     /// How many workers.
     pub size: Size,
     /// On which nodes.
     pub placement: PlacementSpec,
-    /// The same, as far as it was asked for.
-    pub placement_inputs: Value,
     /// How many more and fewer workers there may be while they are replaced.
     pub update: (IntOrString, IntOrString),
     /// How many workers may be gone by decision.
@@ -117,8 +114,6 @@ pub struct Size {
 /// What a worker is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValidatedWorker {
-    /// What was asked for of it, and nothing that was derived.
-    pub inputs: Value,
     /// Image; none: the operator's default.
     pub image: Option<String>,
     /// When it is pulled.
@@ -165,6 +160,37 @@ pub fn short_hash(bytes: &[u8]) -> String {
     hex(digest.get(..8).unwrap_or_default())
 }
 
+/// How inputs are hashed. An operator that hashes otherwise writes another word here, and must know this form as well: what it finds by
+/// another hash it takes for another pipeline's, and replaces every fleet.
+const FORM: &str = "v1-";
+
+/// Whether these inputs are others, by hashes that may not be comparable: then they are not.
+#[must_use]
+pub fn are_others(theirs: &str, inputs: &str) -> bool {
+    let form = |inputs: &str| inputs.split_once('-').map(|(form, _)| form.to_owned());
+    theirs != inputs && form(theirs) == form(inputs)
+}
+
+/// The hashes of what decides bytes and of what pods are made from.
+fn inputs(raw: &DataPipeline) -> (String, String) {
+    let mut spec = sparse(&raw.spec);
+    let hash = |inputs: &Value| FORM.to_owned() + &short_hash(inputs.to_string().as_bytes());
+    let part = |name: &str| spec.get(name).cloned().unwrap_or_default();
+    let plan = hash(&json!([part("streams"), part("processor"), part("limits")]));
+    if let Value::Object(spec) = &mut spec {
+        // By these alone no pod differs.
+        let apart =
+            ["suspend", "replicas", "autoscaling", "updateStrategy", "disruptionBudget", "networkPolicy"];
+        if let Some(Value::Object(worker)) = spec.get_mut("worker") {
+            worker.retain(|field, _| field != "serviceAccountAnnotations");
+        }
+        // Their order stays; taking fields out one by one would change it.
+        spec.retain(|field, value| !apart.contains(&field.as_str()) && *value != json!({}));
+    }
+    let restart_at = raw.annotations().get(RESTART_AT);
+    (plan, hash(&restart_at.map_or_else(|| json!([&spec]), |at| json!([&spec, at]))))
+}
+
 /// Checks a stored pipeline.
 ///
 /// # Errors
@@ -189,10 +215,11 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
     if let Err(found) = document.validate() {
         errors.extend(found);
     }
-    let asked_for = asked_for(&document);
-    let plan_inputs = ["streams", "processor", "limits"].map(|part| asked_for["spec"][part].clone());
-    let plan_inputs = Value::from(plan_inputs.to_vec()).to_string();
-    let text = serde_saphyr::to_string(&asked_for).unwrap_or_else(|error| {
+    let (plan_inputs, template_inputs) = inputs(raw);
+    let text = json!({
+        "apiVersion": document.api_version, "kind": document.kind, "metadata": document.metadata, "spec": sparse(&document.spec),
+    });
+    let text = serde_saphyr::to_string(&text).unwrap_or_else(|error| {
         errors.push(wrong("spec", format!("cannot be written for workers: {error}")));
         String::new()
     });
@@ -208,12 +235,11 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
         generation: raw.metadata.generation.unwrap_or_default(),
         paused: raw.annotations().get(PAUSE).is_some_and(|value| value != "false"),
         document: text,
-        document_inputs: short_hash(asked_for.to_string().as_bytes()),
-        plan_inputs: short_hash(plan_inputs.as_bytes()),
+        plan_inputs,
+        template_inputs,
         purposes: spec.streams.iter().map(|stream| (stream.name.clone(), stream.purpose)).collect(),
         size,
         placement: spec.placement.clone(),
-        placement_inputs: sparse(json_of(&spec.placement), &json_of(&PlacementSpec::default())),
         update,
         disruption: spec.disruption_budget.max_unavailable.clone(),
         drain_seconds: spec.drain_seconds,
@@ -303,14 +329,7 @@ fn worker(raw: &DataPipeline, errors: &mut Vec<FieldError>) -> ValidatedWorker {
     let resources = resources.clone().unwrap_or_default();
     let (requests, limits) =
         memory(raw, resources.requests.unwrap_or_default(), resources.limits.unwrap_or_default(), errors);
-    let mut inputs = sparse(json_of(&raw.spec.worker), &json_of(&WorkerSpec::default()));
-    for elsewhere in ["serviceAccountName", "serviceAccountAnnotations"] {
-        if let Value::Object(inputs) = &mut inputs {
-            inputs.remove(elsewhere);
-        }
-    }
     ValidatedWorker {
-        inputs,
         image: image.clone(),
         pull_policy: *image_pull_policy,
         pull_secrets: image_pull_secrets.iter().map(|secret| secret.name.clone()).collect(),
@@ -336,46 +355,6 @@ fn twice<'a>(field: &str, names: impl Iterator<Item = &'a String>, errors: &mut 
             errors.push(wrong(field, format!("has {name} twice")));
         }
     }
-}
-
-/// What workers read, as far as it was asked for.
-fn asked_for(document: &Pipeline) -> Value {
-    let mut value = json_of(document);
-    let Some(plain) = plain() else { return value };
-    let (stream, dataset) = (&plain["streams"][0], &plain["streams"][0]["datasets"][0]);
-    if let Some(spec) = value.get_mut("spec") {
-        sparse::each(spec, "streams", |mut item| {
-            // These are said, whatever they are.
-            let name = item["name"].clone();
-            sparse::each(&mut item, "datasets", |item| {
-                let (name, uri) = (item["name"].clone(), item["uri"].clone());
-                let mut item = sparse(item, dataset);
-                (item["name"], item["uri"]) = (name, uri);
-                item
-            });
-            let datasets = item["datasets"].clone();
-            let mut item = sparse(item, stream);
-            (item["name"], item["datasets"]) = (name, datasets);
-            item
-        });
-        let (streams, uri) = (spec["streams"].clone(), spec["processor"]["uri"].clone());
-        let mut sparsely = sparse(spec.take(), &plain);
-        sparsely["streams"] = streams;
-        sparsely["processor"]["uri"] = uri;
-        *spec = sparsely;
-    }
-    value
-}
-
-/// A pipeline of which nothing was asked that need not be.
-fn plain() -> Option<Value> {
-    let spec =
-        json!({"streams": [{"name": "", "datasets": [{"name": "", "uri": ""}]}], "processor": {"uri": ""}});
-    serde_json::from_value::<PipelineSpec>(spec).ok().map(|spec| json_of(&spec))
-}
-
-fn json_of(value: &impl Serialize) -> Value {
-    serde_json::to_value(value).unwrap_or_default()
 }
 
 fn is_ours(key: &str) -> bool {

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use clap::{Args as _, Command, FromArgMatches as _};
 use feedmill_operator::metrics::Metrics;
-use feedmill_operator::run::look_after;
+use feedmill_operator::run::{Unreadable, look_after};
 use feedmill_operator::settings::OperatorArgs;
 use serde_json::{Value, json};
 use support::{DEPLOYMENTS, PIPELINES, PODS, SERVICES, Server, pipeline};
+use tokio::task::JoinHandle;
 
 const MAPS: &str = "api/v1/configmaps";
+const ACCOUNTS: &str = "api/v1/serviceaccounts";
 const BUDGETS: &str = "apis/policy/v1/poddisruptionbudgets";
-use tokio::task::JoinHandle;
 
 fn settings() -> OperatorArgs {
     let command = OperatorArgs::augment_args(Command::new("operator"));
@@ -27,7 +28,8 @@ fn settings() -> OperatorArgs {
 fn operator(server: &Server) -> JoinHandle<()> {
     let client = server.client.clone();
     tokio::spawn(async move {
-        let ended = look_after(client, &settings(), Arc::new(Metrics::new().unwrap())).await;
+        let ended =
+            look_after(client, &settings(), Arc::new(Metrics::new().unwrap()), &Unreadable::default()).await;
         panic!("{ended:?}")
     })
 }
@@ -121,7 +123,8 @@ fn deploy(server: &Server, name: &str) {
             let mut object = template.clone();
             object["metadata"]["name"] = pod.into();
             object["metadata"]["namespace"] = "team".into();
-            object["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+            object["status"] =
+                json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
             server.put(PODS, object);
         }
     }
@@ -163,7 +166,10 @@ async fn other_streams_that_come_and_are_resumed_at_once_are_not_served_beside_t
             object["status"]["observedGeneration"] == object["metadata"]["generation"]
         })
         .await;
-    assert_eq!((plan_inputs(&server, "fleet-worker"), replicas(&server, "fleet-worker")), (former.clone(), Some(0)));
+    assert_eq!(
+        (plan_inputs(&server, "fleet-worker"), replicas(&server, "fleet-worker")),
+        (former.clone(), Some(0))
+    );
     deploy(&server, "fleet");
     server.until("2 are wanted again", |server| replicas(server, "fleet-worker") == Some(2)).await;
     assert_ne!(plan_inputs(&server, "fleet-worker"), former);
@@ -211,19 +217,32 @@ async fn workers_that_start_again_find_the_document_they_were_made_for() {
         .await;
     let former = document(&server, "fleet-worker");
     let before = text(&former);
-    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["cache"]["sharedMemory"] = json!("8Gi"));
+    server
+        .change(PIPELINES, "team", "fleet", |object| object["spec"]["cache"]["sharedMemory"] = json!("8Gi"));
     server.until("there is another", |server| document(server, "fleet-worker") != former).await;
     let present = document(&server, "fleet-worker");
     server
-        .until("the rollout is told", |server| reason(server, "fleet", "Progressing").as_deref() == Some("RollingOut"))
+        .until("the rollout is told", |server| {
+            reason(server, "fleet", "Progressing").as_deref() == Some("RollingOut")
+        })
         .await;
-    // The rollout stands still, and the operator is another one.
+    // The rollout stands still, the operator is another one, and the nodes of all workers are lost: no pod names what those read that are made
+    // in their place.
     stop(running).await;
+    for number in 0..2 {
+        server.remove(PODS, "team", &format!("fleet-{number}"));
+    }
     let running = operator(&server);
-    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["disruptionBudget"]["maxUnavailable"] = json!(1));
-    let budget = |server: &Server| server.get(BUDGETS, "team", "fleet-worker").unwrap()["spec"]["maxUnavailable"] == 1;
+    server.change(PIPELINES, "team", "fleet", |object| {
+        object["spec"]["disruptionBudget"]["maxUnavailable"] = json!(1)
+    });
+    let budget =
+        |server: &Server| server.get(BUDGETS, "team", "fleet-worker").unwrap()["spec"]["maxUnavailable"] == 1;
     server.until("that is applied", budget).await;
-    assert_eq!((text(&former), server.get(MAPS, "team", &former).unwrap()["immutable"].clone()), (before.clone(), json!(true)));
+    assert_eq!(
+        (text(&former), server.get(MAPS, "team", &former).unwrap()["immutable"].clone()),
+        (before.clone(), json!(true))
+    );
     assert_ne!(text(&present), before);
     // A former worker is the last to end.
     deploy(&server, "fleet");
@@ -243,7 +262,8 @@ async fn a_change_is_never_said_to_be_complete_before_its_rollout_has_begun() {
     server.until("they serve", |server| told(server, "Complete")).await;
     // Once all goes well, and once the first write is refused.
     for (seconds, refused) in [(30, false), (31, true)] {
-        let generation = server.get(PIPELINES, "team", "fleet").unwrap()["metadata"]["generation"].as_i64().unwrap();
+        let generation =
+            server.get(PIPELINES, "team", "fleet").unwrap()["metadata"]["generation"].as_i64().unwrap();
         if refused {
             server.fail_after(0);
         }
@@ -268,6 +288,116 @@ async fn a_change_is_never_said_to_be_complete_before_its_rollout_has_begun() {
         deploy(&server, "fleet");
         server.until("they serve again", |server| told(server, "Complete")).await;
     }
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn a_kind_that_may_not_be_listed_stops_no_pipeline() {
+    let server = Server::start().await;
+    server.forbid_lists("apis/networking.k8s.io/v1/networkpolicies");
+    server.forbid_lists(SERVICES);
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2, "networkPolicy": {"enabled": true}})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    assert_eq!(server.count(SERVICES), 1);
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn a_status_that_somebody_overwrites_is_written_again() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    let told = |server: &Server, word: &str| reason(server, "fleet", "Progressing").as_deref() == Some(word);
+    server.until("they serve", |server| told(server, "Complete")).await;
+    let status = |server: &Server| server.get(PIPELINES, "team", "fleet").unwrap()["status"].clone();
+    let before = status(&server);
+    assert_eq!(before["readyReplicas"], 2);
+    server.change(PIPELINES, "team", "fleet", |object| {
+        object["status"] = json!({"selector": "", "readyReplicas": 9});
+    });
+    server
+        .until("the status is right again", |server| {
+            let now = status(server);
+            (&now["selector"], &now["readyReplicas"]) == (&before["selector"], &before["readyReplicas"])
+        })
+        .await;
+    stop(operator).await;
+}
+
+#[tokio::test]
+async fn workers_that_were_left_behind_with_former_streams_go_first_as_well() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let running = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    stop(running).await;
+    // As `kubectl delete --cascade=orphan` and a pipeline of the same name leave it.
+    server.change(DEPLOYMENTS, "team", "fleet-worker", |object| {
+        object["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+    });
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["streams"][0]["seed"] = json!(7));
+    let former = plan_inputs(&server, "fleet-worker");
+    let running = operator(&server);
+    server.until("all are to go", |server| replicas(server, "fleet-worker") == Some(0)).await;
+    assert_eq!(plan_inputs(&server, "fleet-worker"), former);
+    deploy(&server, "fleet");
+    server.until("2 are wanted again", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    assert_ne!(plan_inputs(&server, "fleet-worker"), former);
+    let owners =
+        server.get(DEPLOYMENTS, "team", "fleet-worker").unwrap()["metadata"]["ownerReferences"].clone();
+    assert_eq!(owners[0]["uid"], "uid-of-fleet");
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn what_fails_again_and_again_is_told_and_goes_on_being_told() {
+    let server = Server::start().await;
+    server.break_writes(SERVICES, true);
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let running = operator(&server);
+    let is_told = |server: &Server| reason(server, "fleet", "Ready").as_deref() == Some("ApplyFailed");
+    server.until("it is told", is_told).await;
+    let ready = server.get(PIPELINES, "team", "fleet").unwrap()["status"]["conditions"][0].clone();
+    assert!(ready["message"].as_str().unwrap().contains("Service fleet: 500 WebhookBroken"), "{ready}");
+    // Also by an operator that meets it for the first time.
+    stop(running).await;
+    let running = operator(&server);
+    server.change(PIPELINES, "team", "fleet", |object| object["spec"]["replicas"] = json!(3));
+    server
+        .until("it is looked at", |server| {
+            let object = server.get(PIPELINES, "team", "fleet").unwrap();
+            object["status"]["observedGeneration"] == object["metadata"]["generation"]
+        })
+        .await;
+    assert!(is_told(&server));
+    server.break_writes(SERVICES, false);
+    server.until("3 are wanted", |server| replicas(server, "fleet-worker") == Some(3)).await;
+    server.until("it is no longer told", |server| !is_told(server)).await;
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn the_account_of_workers_stays_while_one_of_them_may_use_it() {
+    let server = Server::start().await;
+    server.put(PIPELINES, pipeline("fleet", &json!({"replicas": 2})));
+    let operator = operator(&server);
+    server.until("2 are wanted", |server| replicas(server, "fleet-worker") == Some(2)).await;
+    deploy(&server, "fleet");
+    let told = |server: &Server, word: &str| reason(server, "fleet", "Progressing").as_deref() == Some(word);
+    server.until("they serve", |server| told(server, "Complete")).await;
+    server.change(PIPELINES, "team", "fleet", |object| {
+        object["spec"]["worker"]["serviceAccountName"] = json!("own")
+    });
+    server.until("the rollout is told", |server| told(server, "RollingOut")).await;
+    let deployment = server.get(DEPLOYMENTS, "team", "fleet-worker").unwrap();
+    assert_eq!(deployment["spec"]["template"]["spec"]["serviceAccountName"], "own");
+    assert!(server.get(ACCOUNTS, "team", "fleet-worker").is_some());
+    deploy(&server, "fleet");
+    server.until("it goes", |server| server.get(ACCOUNTS, "team", "fleet-worker").is_none()).await;
     stop(operator).await;
 }
 
@@ -408,7 +538,8 @@ async fn a_pod_whose_label_was_taken_away_holds_up_no_smaller_number() {
     let operator = operator(&server);
     server.until("3 are wanted", |server| replicas(server, "fleet-worker") == Some(3)).await;
     deploy(&server, "fleet");
-    let ready = |server: &Server| server.get(PIPELINES, "team", "fleet").unwrap()["status"]["readyReplicas"].clone();
+    let ready =
+        |server: &Server| server.get(PIPELINES, "team", "fleet").unwrap()["status"]["readyReplicas"].clone();
     server.until("they serve", |server| ready(server) == 3).await;
     server.change(PODS, "team", "fleet-0", |object| {
         object["metadata"]["labels"].as_object_mut().unwrap().remove("feedmill.dev/pipeline");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::{Args as _, Command, FromArgMatches as _};
 use feedmill_operator::leader::Candidate;
 use feedmill_operator::metrics::Metrics;
-use feedmill_operator::run::look_after;
+use feedmill_operator::run::{Unreadable, look_after};
 use feedmill_operator::settings::OperatorArgs;
 use serde_json::{Value, json};
 use support::{DEPLOYMENTS, PIPELINES, SERVICES, Server, pipeline};
@@ -22,7 +22,8 @@ fn operator(server: &Server, name: &str) -> JoinHandle<()> {
     let settings = OperatorArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
     let client = server.client.clone();
     tokio::spawn(async move {
-        let ended = look_after(client, &settings, Arc::new(Metrics::new().unwrap())).await;
+        let ended =
+            look_after(client, &settings, Arc::new(Metrics::new().unwrap()), &Unreadable::default()).await;
         panic!("{ended:?}")
     })
 }

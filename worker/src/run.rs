@@ -208,7 +208,9 @@ async fn serve_by_plan(app: &App, folder: Option<&Path>) -> Infallible {
 
 /// Ends when this worker's plan is no longer the one to serve by.
 async fn not_by_plan(app: &App, folder: Option<&Path>) {
-    let (Some(folder), Some(loaded)) = (folder, app.loaded.get()) else { return std::future::pending().await };
+    let (Some(folder), Some(loaded)) = (folder, app.loaded.get()) else {
+        return std::future::pending().await;
+    };
     loop {
         tokio::time::sleep(LOAD_PAUSE).await;
         let streams = loaded.streams().iter().map(|stream| (stream.name.as_str(), stream.digest));

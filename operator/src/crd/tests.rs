@@ -84,7 +84,7 @@ fn the_definition_is_the_checked_in_one() {
 #[test]
 fn the_page_lists_every_field() {
     let page = reference::page();
-    for field in ["spec.replicas", "spec.streams[].datasets[].columns.images", "spec.worker.resources"] {
+    for field in ["spec.replicas", "spec.streams[].datasets[].columns.image", "spec.worker.resources"] {
         assert!(page.contains(&format!("| `{field}` |")), "{field}");
     }
     same("docs/reference.md", &page);

@@ -11,14 +11,10 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde_json::{Value, json};
 
-use super::{
-    Installation, Names, PLAN_INPUTS, PORT, WORKER, document_name, labels, select,
-};
-use crate::sparse::sparse;
+use super::{Installation, Names, PLAN_INPUTS, PORT, WORKER, document_name, labels, select};
 use crate::types::{GpuNodes, PlacementSpec, SpreadMode, WhenUnsatisfiable};
-use crate::validate::{Account, RESTART_AT, ValidatedPipeline, short_hash};
+use crate::validate::{Account, RESTART_AT, ValidatedPipeline};
 
 /// Where workers find the recorded plan.
 pub const PLAN_FOLDER: &str = "/etc/feedmill/plan";
@@ -37,30 +33,6 @@ const SPARE_SECONDS: i64 = 10;
 /// How long a worker stays on a node that does not answer, in seconds. Others make its ranges at once; its place should not be
 /// empty for the five minutes that are Kubernetes' default.
 const LOST_NODE_SECONDS: i64 = 30;
-
-/// A hash of everything in the pipeline that the template is made from, and of nothing of the operator's own: what is not asked for
-/// stands in it under no name, so that a field that a later operator knows changes nothing where it is not used.
-#[must_use]
-pub fn template_inputs(pipeline: &ValidatedPipeline) -> String {
-    let worker = &pipeline.worker;
-    let account = match &worker.account {
-        Account::Given(name) => Some(name),
-        Account::Made(_) => None,
-    };
-    let inputs = json!({
-        "name": pipeline.key.name,
-        "document": pipeline.document_inputs,
-        "placement": pipeline.placement_inputs,
-        "drainSeconds": pipeline.drain_seconds,
-        "worker": worker.inputs,
-        "account": account,
-        "credentials": worker.credentials,
-        "restartAt": worker.restart_at,
-        "tokens": worker.tokens,
-        "certificate": worker.certificate,
-    });
-    short_hash(sparse(inputs, &Value::Null).to_string().as_bytes())
-}
 
 /// The template of workers' pods.
 #[must_use]

@@ -61,7 +61,7 @@ fn golden(name: &str, made: &str) {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == made,
-        "{} differs from what is rendered; every running fleet would be replaced when its spec changes next. If that is meant, \
+        "{} differs from what is rendered; running fleets keep what they were made from until their spec changes. If that is meant, \
          run `make docs`. Rendered:\n{made}",
         path.display()
     );
@@ -76,6 +76,45 @@ fn objects_are_rendered_as_they_were() {
     golden("defaults.yaml", &rendered("", None));
     golden("everything.yaml", &rendered(EVERYTHING, Some(&agreed)));
     golden("one-per-node.yaml", &rendered("placement: {spread: {mode: OnePerNode}}", None));
+}
+
+#[test]
+fn inputs_are_hashed_as_they_were() {
+    // Another hash of the same resource replaces every fleet at an upgrade of the operator; another one of its plan stops them all first.
+    let hashes = |lines: &str| {
+        let pipeline = pipeline(lines);
+        [pipeline.plan_inputs, pipeline.template_inputs]
+    };
+    let all = ["", EVERYTHING, "placement: {spread: {mode: OnePerNode}}"].map(hashes);
+    let plan = "v1-8bba5f5dd62c897d";
+    assert_eq!(
+        all,
+        [[plan, "v1-0c51db24eaa18f02"], [plan, "v1-7a1f4694859e4f8e"], [plan, "v1-a00f684e2eb8408c"]]
+    );
+}
+
+#[test]
+fn what_no_pod_is_made_from_replaces_none() {
+    let inputs = |lines: &str| pipeline(lines).template_inputs;
+    for lines in [
+        "replicas: 9",
+        "suspend: true",
+        "autoscaling: {mode: External, maxReplicas: 4}",
+        "updateStrategy: {maxSurge: 0}",
+        "disruptionBudget: {maxUnavailable: 1}",
+        "networkPolicy: {enabled: true}",
+        "worker: {serviceAccountAnnotations: {a: b}}",
+        // Defaults that are written out.
+        "drainSeconds: 60",
+        "worker: {}",
+        "placement: {gpuNodes: Avoid, spread: {maxSkew: 1}}",
+        "serving: {maxRange: 64}",
+    ] {
+        assert_eq!(inputs(lines), inputs(""), "{lines}");
+    }
+    for lines in ["drainSeconds: 30", "worker: {labels: {a: b}}", "serving: {tlsSecretRef: {name: t}}"] {
+        assert_ne!(inputs(lines), inputs(""), "{lines}");
+    }
 }
 
 #[test]

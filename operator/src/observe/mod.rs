@@ -28,7 +28,18 @@ pub type Kept<T> = Result<Arc<T>, Arc<str>>;
 #[derive(Debug)]
 pub struct Cache<T> {
     objects: RwLock<Objects<T>>,
-    complete: watch::Sender<bool>,
+    sight: watch::Sender<Sight>,
+}
+
+/// How much of a kind is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sight {
+    /// Nothing was answered yet.
+    Nothing,
+    /// It may not be read.
+    Refused,
+    /// Everything.
+    Complete,
 }
 
 #[derive(Debug)]
@@ -68,7 +79,7 @@ impl<T> Objects<T> {
 
 impl<T> Default for Cache<T> {
     fn default() -> Self {
-        Self { objects: RwLock::default(), complete: watch::Sender::new(false) }
+        Self { objects: RwLock::default(), sight: watch::Sender::new(Sight::Nothing) }
     }
 }
 
@@ -95,11 +106,33 @@ impl<T> Cache<T> {
     /// Ends when everything that existed at the start is there.
     pub async fn complete(&self) {
         // The sender lives as long as this cache.
-        drop(self.complete.subscribe().wait_for(|complete| *complete).await);
+        drop(self.sight.subscribe().wait_for(|sight| *sight == Sight::Complete).await);
+    }
+
+    /// Ends when everything is there, or may not be read.
+    pub async fn answered(&self) {
+        drop(self.sight.subscribe().wait_for(|sight| *sight != Sight::Nothing).await);
+    }
+
+    /// Whether everything that existed at the start is there.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        *self.sight.borrow() == Sight::Complete
+    }
+
+    /// The kind may not be read. What was read before goes on being known.
+    fn refused(&self) {
+        self.sight.send_if_modified(|sight| {
+            let is_first = *sight == Sight::Nothing;
+            if is_first {
+                *sight = Sight::Refused;
+            }
+            is_first
+        });
     }
 
     /// An object is there, of a pipeline or of none. Gives the pipelines of which something changed.
-    fn put(&self, pipeline: Option<Key>, place: (String, String), object: Kept<T>) -> Vec<Key> {
+    pub(crate) fn put(&self, pipeline: Option<Key>, place: (String, String), object: Kept<T>) -> Vec<Key> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
         let before = match &pipeline {
             Some(pipeline) => objects.put(pipeline.clone(), place, object),
@@ -115,7 +148,7 @@ impl<T> Cache<T> {
 
     fn replace(&self, with: Objects<T>) {
         *self.objects.write().unwrap_or_else(PoisonError::into_inner) = with;
-        self.complete.send_replace(true);
+        self.sight.send_replace(Sight::Complete);
     }
 }
 
@@ -142,6 +175,13 @@ pub fn nobody<K: Resource>(_: &K) -> Option<Key> {
 #[must_use]
 pub fn nobodys() -> Key {
     Key { namespace: String::new(), name: String::new() }
+}
+
+fn is_refusal(error: &watcher::Error) -> bool {
+    let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) = error else {
+        return false;
+    };
+    matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
 fn place(object: &impl ResourceExt) -> (String, String) {
@@ -186,6 +226,9 @@ pub async fn keep<K, T>(
             // Without the label it had, perhaps.
             Ok(Event::Delete(object)) => cache.remove(&place(&object)).into_iter().for_each(&wake),
             Err(error) => {
+                if is_refusal(&error) {
+                    cache.refused();
+                }
                 tracing::warn!(kind = %K::kind(&()), error = %error, "a watch was interrupted; it is begun again");
             }
         }

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, KeyToPath, Pod, PodSpec};
 use kube::ResourceExt as _;
 
 use crate::desired::{DOCUMENT_VOLUME, PLAN_INPUTS, WORKER};
+use crate::validate::are_others;
 
 /// Says which of a ReplicaSet's pods goes first when it has too many.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -39,8 +40,8 @@ pub struct WorkerPod {
     pub template: Option<String>,
     /// A hash of the part of the spec that decides its plan.
     pub plan_inputs: Option<String>,
-    /// What it needs, where it has a node and its volumes are not there: Secrets, with their keys.
-    pub waits_for: Option<String>,
+    /// What it needs, where it has a node and its volumes are not there: Secrets, with their keys. And since when it waits, in seconds.
+    pub waits_for: Option<(String, i64)>,
     /// The ConfigMap with what it reads.
     pub document: Option<String>,
     /// What it costs to delete it, as annotated.
@@ -125,10 +126,12 @@ impl From<Pod> for WorkerPod {
             _ => None,
         };
         // Volumes come before the sandbox; an image is only pulled after it.
-        let waits = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
-            && conditions.iter().any(|condition| {
-                condition.type_ == "PodReadyToStartContainers" && condition.status == "False"
-            });
+        let waits = conditions
+            .iter()
+            .filter(|_| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()))
+            .find(|condition| condition.type_ == "PodReadyToStartContainers" && condition.status == "False")
+            // Not since it was made: it may have waited long for a node.
+            .and_then(|condition| Some(condition.last_transition_time.as_ref()?.0.as_second()));
         Self {
             name: pod.name_any(),
             uid: pod.uid().unwrap_or_default(),
@@ -141,7 +144,7 @@ impl From<Pod> for WorkerPod {
             made: pod.creation_timestamp().map_or(0, |time| time.0.as_second()),
             template: pod.labels().get(TEMPLATE_HASH).cloned(),
             plan_inputs: pod.annotations().get(PLAN_INPUTS).cloned(),
-            waits_for: waits.then(|| needs(&pod)),
+            waits_for: waits.map(|since| (needs(&pod), since)),
             document: pod.spec.as_ref().and_then(document).map(str::to_owned),
             deletion_cost: pod.annotations().get(DELETION_COST).and_then(|cost| cost.parse().ok()),
             trouble,
@@ -159,7 +162,7 @@ impl WorkerPod {
     /// Whether it reads by other streams than those of these plan inputs.
     #[must_use]
     pub fn reads_by_others(&self, inputs: &str) -> bool {
-        self.plan_inputs.as_deref().is_some_and(|theirs| theirs != inputs)
+        self.plan_inputs.as_deref().is_some_and(|theirs| are_others(theirs, inputs))
     }
 
     /// Whether it serves and stays.
@@ -325,13 +328,14 @@ mod tests {
                     ]}},
                     {"name": "token", "secret": {"secretName": "tokens", "items": [{"key": "token", "path": "token"}]}},
                 ]},
-                "status": {"conditions": [{"type": "PodReadyToStartContainers", "status": ready}]},
+                "status": {"conditions": [{"type": "PodReadyToStartContainers", "status": ready,
+                    "lastTransitionTime": "1970-01-01T00:01:40Z"}]},
             }))
             .unwrap();
             WorkerPod::from(pod).waits_for
         };
         let needs = "Secret keys with access-key-id and secret-access-key, Secret tokens with token";
-        assert_eq!(of("False").as_deref(), Some(needs));
+        assert_eq!(of("False"), Some((needs.to_owned(), 100)));
         assert_eq!(of("True"), None);
     }
 

@@ -297,7 +297,10 @@ impl View<'_> {
             return Some(("PodsRefused", format!("workers cannot be made: {words}; {remedy}")));
         }
         self.staying.iter().find_map(|pod| {
-            let needs = pod.waits_for.as_deref().filter(|_| self.now.as_second() - pod.made >= MOUNTING_SECONDS)?;
+            let (needs, since) = pod.waits_for.as_ref()?;
+            if self.now.as_second().saturating_sub(*since) < MOUNTING_SECONDS {
+                return None;
+            }
             let message = format!(
                 "{} has no volumes after {MOUNTING_SECONDS} s; is there {needs} in its namespace? `kubectl describe pod` says more",
                 pod.name
@@ -364,8 +367,12 @@ impl View<'_> {
             }
             (None, None, problem) => match (self.plans_differ(), self.missing(), problem) {
                 (Some(message), _, _) => conditions.set("Degraded", Truth::True, "PlanDiffers", &message),
-                (None, Some((reason, message)), _) => conditions.set("Degraded", Truth::True, reason, &message),
-                (None, None, Some(problem)) => conditions.set("Degraded", Truth::True, "WorkerProblem", &problem),
+                (None, Some((reason, message)), _) => {
+                    conditions.set("Degraded", Truth::True, reason, &message)
+                }
+                (None, None, Some(problem)) => {
+                    conditions.set("Degraded", Truth::True, "WorkerProblem", &problem)
+                }
                 (None, None, None) => conditions.set("Degraded", Truth::False, "AsExpected", ""),
             },
         }

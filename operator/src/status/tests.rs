@@ -111,7 +111,7 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             "WorkersStarting",
         ),
         (
-            Case { pods: vec![pod("a", false)], consistency: Some(differ), ..Case::default() },
+            Case { pods: vec![pod("a", false)], consistency: Some(differ.clone()), ..Case::default() },
             "False",
             "PlanDiffers",
         ),
@@ -119,7 +119,7 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
             Case {
                 lines: "replicas: 2",
                 pods: vec![pod("a", true), pod("b", true)],
-                consistency: Some(differ.clone()),
+                consistency: Some(differ),
                 ..Case::default()
             },
             "False",
@@ -283,8 +283,9 @@ fn pods_that_are_refused_and_secrets_that_are_missing_are_told() {
     assert!(condition(&told, "Ready").message.contains("exceeded quota: small"));
     let waiting = WorkerPod {
         name: "a".into(),
-        made: 100,
-        waits_for: Some("Secret keys with token".into()),
+        // It had no node for a long time before.
+        made: 0,
+        waits_for: Some(("Secret keys with token".into(), 100)),
         ..WorkerPod::default()
     };
     let case = Case { pods: vec![Arc::new(waiting)], ..Case::default() };

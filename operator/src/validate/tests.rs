@@ -106,10 +106,13 @@ fn the_document_says_what_was_asked_for_and_nothing_else() {
     for left_out in ["shuffle", "percent", "maxRange", "tooLong", "maxSampleBytes"] {
         assert!(!document.contains(left_out), "{left_out} in {document}");
     }
-    // Read again it is the same.
-    let read: Pipeline = serde_saphyr::from_str(&document).unwrap();
-    assert_eq!(asked_for(&read), asked_for(&serde_saphyr::from_str(&document).unwrap()));
-    assert_eq!(read.validate().unwrap().streams[0].datasets[0].uri, "s3://b/train.jsonl");
+    // Read again it is the whole spec.
+    for lines in ["", "s3: {forcePathStyle: true}\nserving: {maxRange: 32}"] {
+        let raw = stored(lines).spec;
+        let spec =
+            PipelineSpec::of_data(raw.s3, raw.streams, raw.processor, raw.limits, raw.cache, raw.serving);
+        assert_eq!(serde_saphyr::from_str::<Pipeline>(&pipeline(lines).document).unwrap().spec, spec);
+    }
 }
 
 #[test]
@@ -151,4 +154,33 @@ fn one_per_node_replaces_one_after_another() {
     assert_eq!(pipeline("").update, (IntOrString::String("25%".into()), number(0)));
     assert_eq!(pipeline("placement: {spread: {mode: OnePerNode}}").update, (number(0), number(1)));
     assert_eq!(pipeline("updateStrategy: {maxSurge: 0}").update, (number(0), number(1)));
+}
+
+#[test]
+fn no_text_of_a_spec_is_another_one_in_the_document() {
+    let texts = [
+        "yes",
+        "null",
+        "~",
+        "1e3",
+        "0x10",
+        "2024-01-01",
+        " a: b ",
+        "- x",
+        "{{ a }}\n  \"b\": 'c'\n\n",
+        "#",
+        "é\u{1F600}\t",
+        "",
+    ];
+    let mut raw = stored("");
+    let spec = &mut raw.spec;
+    spec.processor.template_kwargs =
+        texts.iter().enumerate().map(|(number, text)| (format!("k{number}"), Value::from(*text))).collect();
+    spec.processor
+        .template_kwargs
+        .insert("nested".into(), json!({"z": {}, "a": [null, 1.5, true], "long": "x".repeat(5000)}));
+    spec.streams[0].datasets[0].template = Some(texts.join("\n"));
+    let document = validate(&raw).unwrap().document;
+    let read = serde_saphyr::from_str::<Pipeline>(&document).unwrap().spec;
+    assert_eq!((read.processor, read.streams), (raw.spec.processor, raw.spec.streams));
 }

@@ -1,6 +1,7 @@
 //! An API server in the process: objects, watches, patches, and faults where a test wants them.
 //!
 //! Server-side apply merges; what a manager no longer applies is not taken away. The real cluster's tests show that part.
+#![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +32,10 @@ struct Store {
     until_failure: Option<usize>,
     /// Chance, and the share of requests that fail.
     weather: Option<(fastrand::Rng, f64)>,
+    /// Kinds of which no write is taken.
+    unwritable: Vec<String>,
+    /// Kinds that may not be listed.
+    unlisted: Vec<String>,
     /// Watches that began before the last change of this number are ended.
     cuts: u64,
 }
@@ -233,6 +238,19 @@ impl Server {
         self.with(|store| store.weather = Some((fastrand::Rng::with_seed(seed), share)));
     }
 
+    /// From now on this kind may not be listed.
+    pub fn forbid_lists(&self, group: &str) {
+        self.with(|store| store.unlisted.push(group.to_owned()));
+    }
+
+    /// From now on each write of this kind is refused, as by an admission webhook that is broken; or taken again.
+    pub fn break_writes(&self, group: &str, is_broken: bool) {
+        self.with(|store| {
+            store.unwritable.retain(|other| other != group);
+            store.unwritable.extend(is_broken.then(|| group.to_owned()));
+        });
+    }
+
     /// No request fails any more.
     pub fn calm(&self) {
         self.with(|store| store.weather = None);
@@ -279,7 +297,7 @@ impl Server {
             }
         };
         // Far beyond what anything here takes; only a test that fails waits so long.
-        if tokio::time::timeout(std::time::Duration::from_secs(60), waiting).await.is_err() {
+        if tokio::time::timeout(std::time::Duration::from_secs(300), waiting).await.is_err() {
             panic!("never: {what}; writes: {:#?}", self.writes());
         }
     }
@@ -360,6 +378,9 @@ async fn act(
             let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
             return server.create(asked, &body);
         }
+        if server.with(|store| store.unlisted.contains(&asked.group)) {
+            return refusal(StatusCode::FORBIDDEN, "Forbidden");
+        }
         if query.contains_key("watch") {
             let from = query.get("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
             return server.watch(asked.group.clone(), selector, from);
@@ -373,6 +394,9 @@ async fn act(
             Some(object) => json_response(StatusCode::OK, &object),
             None => refusal(StatusCode::NOT_FOUND, "NotFound"),
         };
+    }
+    if server.with(|store| store.unwritable.contains(&asked.group)) {
+        return refusal(StatusCode::INTERNAL_SERVER_ERROR, "WebhookBroken");
     }
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
     server.write(&parts.method, &parts.headers, asked, place, &body)
