@@ -106,7 +106,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
             moved += u64::from(batch.timings().failures > 0);
             bytes += batch.bytes().len();
             let view = batch.view().context("the answer is no batch")?;
-            rows.extend((batch.range().start()..).zip(view.samples().map(|sample| sample.hash)));
+            rows.extend((batch.range().start()..).zip(view.samples().iter().map(|sample| sample.hash)));
         }
         rows.sort_unstable();
         for (position, hash) in rows {

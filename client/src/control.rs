@@ -229,9 +229,9 @@ impl Fleet {
         (count > 0).then(|| sum.saturating_mul(members.len() as u64) / count)
     }
 
-    /// How long a range usually takes from the request to its last byte.
-    pub(crate) fn usual_ready_time(&self) -> Option<Duration> {
-        lock(&self.inner.ready_times).median()
+    /// How long a slow range lately took from the request to its last byte.
+    pub(crate) fn slow_time(&self) -> Option<Duration> {
+        lock(&self.inner.ready_times).longest()
     }
 
     async fn control(

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many of the newest times are looked at: enough for a median, few enough to follow a change of the
-/// fleet within seconds.
+/// The median is that of so many of the newest times: enough for one, few enough to follow a change of the fleet within
+/// seconds.
 const KEPT: usize = 64;
+
+/// The longest is that of so many: ranks in step wait for the last of them, so what is rare counts.
+const KEPT_LONGER: usize = 256;
 
 /// A median of fewer times than this says nothing.
 const FEWEST: usize = 4;
@@ -27,19 +30,21 @@ const MOST_SAVED: f64 = 8.0;
 pub struct ReadyTimes {
     newest: VecDeque<Duration>,
     median: Option<Duration>,
+    longest: Option<Duration>,
 }
 
 impl ReadyTimes {
     /// A range took this long.
     pub fn add(&mut self, time: Duration) {
-        if self.newest.len() == KEPT {
+        if self.newest.len() == KEPT_LONGER {
             self.newest.pop_front();
         }
         self.newest.push_back(time);
         if self.newest.len() >= FEWEST {
-            let mut sorted: Vec<Duration> = self.newest.iter().copied().collect();
+            let mut sorted: Vec<Duration> = self.newest.iter().rev().take(KEPT).copied().collect();
             sorted.sort_unstable();
             self.median = sorted.get(sorted.len() / 2).copied();
+            self.longest = self.newest.iter().max().copied();
         }
     }
 
@@ -47,6 +52,12 @@ impl ReadyTimes {
     #[must_use]
     pub fn median(&self) -> Option<Duration> {
         self.median
+    }
+
+    /// The longest of a few more; None before there are enough.
+    #[must_use]
+    pub fn longest(&self) -> Option<Duration> {
+        self.longest
     }
 }
 
@@ -132,7 +143,12 @@ mod tests {
             times.add(7 * MILLI);
         }
         assert_eq!(times.median(), Some(7 * MILLI));
-        assert_eq!(times.newest.len(), KEPT);
+        assert_eq!(times.longest(), Some(900 * MILLI), "one in a hundred makes ranks in step wait, too");
+        for _ in 0..KEPT_LONGER {
+            times.add(7 * MILLI);
+        }
+        assert_eq!(times.longest(), Some(7 * MILLI));
+        assert_eq!(times.newest.len(), KEPT_LONGER);
     }
 
     proptest! {

@@ -301,7 +301,7 @@ impl Puller {
             ranks: self.settings.layout.ranks(),
             micro_batch: self.settings.layout.micro_batch(),
             pace,
-            ready_time: self.fleet.usual_ready_time(),
+            slow_time: self.fleet.slow_time(),
             batch_bytes,
         }
     }

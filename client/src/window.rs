@@ -35,8 +35,9 @@ pub struct Known {
     pub micro_batch: u64,
     /// The trainer's own time per batch.
     pub pace: Option<Duration>,
-    /// The usual time from a request to its last byte.
-    pub ready_time: Option<Duration>,
+    /// The longest time lately from a request to its last byte: ranks in step wait for the last of all their ranges, so what is usual
+    /// says too little.
+    pub slow_time: Option<Duration>,
     /// Bytes of a batch.
     pub batch_bytes: Option<u64>,
 }
@@ -64,7 +65,7 @@ impl Window {
     }
 
     /// The trainer took a batch, and had to wait for it or not. Waiting in spite of the window makes it larger:
-    /// the tail of the times is longer than the formula knows.
+    /// the times are longer than the formula knows.
     pub fn took(&mut self, waited: bool, known: &Known) {
         let now = self.ranges(known);
         let Some(grown) = &mut self.grown else { return };
@@ -84,7 +85,7 @@ impl Window {
     /// How many ranges now.
     ///
     /// Enough samples to keep every core of the fleet busy twice over, this rank's part of them; and what the
-    /// trainer uses while a range takes its usual time; within the bounds.
+    /// trainer uses while a slow range takes its time; within the bounds.
     #[must_use]
     pub fn ranges(&self, known: &Known) -> usize {
         let Some(grown) = self.grown else { return self.bounds.ranges };
@@ -93,7 +94,7 @@ impl Window {
             None => FIRST,
             Some(cores) => {
                 let busy = cores.saturating_mul(SAMPLES_PER_CORE).div_ceil(per_wave);
-                let latency = match (known.ready_time, known.pace) {
+                let latency = match (known.slow_time, known.pace) {
                     (Some(time), Some(pace)) => time.as_nanos().div_ceil(pace.as_nanos().max(1)),
                     _ => 0,
                 };
@@ -125,7 +126,7 @@ mod tests {
             ranks: 64,
             micro_batch: 4,
             pace: Some(Duration::from_millis(100)),
-            ready_time: Some(Duration::from_millis(250)),
+            slow_time: Some(Duration::from_millis(250)),
             batch_bytes: Some(7_000_000),
         }
     }
@@ -136,7 +137,7 @@ mod tests {
         let cases = [
             // 1024 samples over 64 ranks of 4 are 4 ranges; 250 ms at 100 ms a batch are 3.
             (known(), 7),
-            (Known { ready_time: None, ..known() }, 4),
+            (Known { slow_time: None, ..known() }, 4),
             (Known { cores: Some(2), ranks: 1, ..known() }, 4),
             // Two ranks must keep 256 workers busy: the bytes bound them.
             (Known { cores: Some(2048), ranks: 2, ..known() }, 153),
@@ -184,7 +185,7 @@ mod tests {
             let mut window = Window::adaptive(Bounds { ranges, bytes: most });
             let known = Known {
                 cores: Some(cores), ranks, micro_batch, pace: Some(Duration::from_micros(pace.into())),
-                ready_time: Some(Duration::from_micros(time.into())), batch_bytes: Some(bytes),
+                slow_time: Some(Duration::from_micros(time.into())), batch_bytes: Some(bytes),
             };
             for waited in waits {
                 window.took(waited, &known);

@@ -29,6 +29,9 @@ pub const RESTART_AT: &str = "feedmill.dev/restart-at";
 /// What a worker's program takes beside its budgets, in bytes: 300 MB, as workers themselves keep it.
 const PROGRAM_BYTES: u64 = 300_000_000;
 
+/// The kernel rounds limits down to pages, and a worker that has a byte less than it needs refuses to start: whole mebibytes.
+const STEP: u64 = 1 << 20;
+
 /// Which pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -392,7 +395,10 @@ fn memory(
             ),
         ));
     }
-    let whole = |bytes: u64| Amount(Quantity(bytes.saturating_add(cache.shared_memory.0)).to_string());
+    let whole = |bytes: u64| {
+        let bytes = bytes.saturating_add(cache.shared_memory.0);
+        Amount(Quantity(bytes.checked_next_multiple_of(STEP).unwrap_or(bytes)).to_string())
+    };
     requests.insert("memory".into(), whole(request.unwrap_or(limit).min(limit)));
     limits.insert("memory".into(), whole(limit));
     // The scheduler places by requests: without one, all workers would fit on one node.

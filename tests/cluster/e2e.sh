@@ -133,8 +133,8 @@ prepare() {
         say "image of $name: $(du -m "$work/$name.tar" | cut -f1) MB"
     done
     for name in $system $team; do
-        kubectl create namespace "$name" >/dev/null
-        kubectl label namespace "$name" pod-security.kubernetes.io/enforce=restricted >/dev/null
+        kubectl create namespace "$name" --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+        kubectl label --overwrite namespace "$name" pod-security.kubernetes.io/enforce=restricted >/dev/null
     done
     # The server has a name in the cluster, which workers must resolve.
     k apply -f - >/dev/null <<Y
@@ -150,7 +150,12 @@ addressType: IPv4
 endpoints: [{addresses: ["${s3%:*}"]}]
 ports: [{name: http, port: 9000}]
 Y
-    k create secret generic s3-keys --from-literal=access-key-id=e2e --from-literal=secret-access-key=e2e-secret >/dev/null
+    k create secret generic s3-keys --from-literal=access-key-id=e2e --from-literal=secret-access-key=e2e-secret --dry-run=client -o yaml | k apply -f - >/dev/null
+}
+local_hashes() { # what stands at the first 128 positions, without any worker; of the first epoch once `read` has run
+    [ -s "$work/local" ] || AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret bash -c '"$0" get "$1" 0-64; "$0" get "$1" 64-128' "$programs/feedmill" "$work/local.yaml" |
+        awk '$1 ~ /^[0-9]+$/ {print $1, $7}' >"$work/local"
+    sed -n "$1,$2p" "$work/local"
 }
 worker_image=localhost/feedmill/worker:e2e
 

@@ -311,12 +311,12 @@ s_keys() { # S3 keys are rotated without a restart: the old ones are refused by 
     pipeline rotating "  replicas: 1" | sed 's/s3-keys/rotated/' | kubectl apply -f - >/dev/null
     k wait --for=condition=Ready dpl/rotating --timeout=120s >/dev/null
     before=$(uids rotating)
-    hashes "$(addresses rotating)" 0-8 | cmp - <(head -8 "$work/local")
+    hashes "$(addresses rotating)" 0-8 | cmp - <(local_hashes 1 8)
     keys two | kubectl -n $team replace -f - >/dev/null
     until_ok 150 "the kubelet to bring the new keys" grep -qs two "$(mounted rotating projected/s3/access-key-id)"
     admin delete-user --access one
     # Positions that it has not made before: their images are fetched with the new keys.
-    hashes "$(addresses rotating)" 100-116 | cmp - <(sed -n 101,116p "$work/local")
+    hashes "$(addresses rotating)" 100-116 | cmp - <(local_hashes 101 116)
     same "$(uids rotating)" "$before" "workers"
     same "$(k get pods -l feedmill.dev/pipeline=rotating -o 'jsonpath={.items[*].status.containerStatuses[*].restartCount}')" 0 restarts
     k delete dpl rotating >/dev/null
@@ -361,7 +361,7 @@ s_delete() { # without the chart pipelines and workers go on; without a pipeline
     until_ok 60 "no operator" nothing kubectl -n $system get pods -o name
     kubectl get crd datapipelines.feedmill.dev -o name >/dev/null
     same "$(uids fleet)" "$before" workers
-    hashes "$(addresses fleet | head -1)" 0-8 | cmp - <(head -8 "$work/local")
+    hashes "$(addresses fleet | head -1)" 0-8 | cmp - <(local_hashes 1 8)
     k delete dpl --all --timeout=60s >/dev/null
     until_ok 120 "everything to be gone" nothing k get deploy,svc,pdb,configmap,sa,networkpolicy,controllerrevision,pods -l app.kubernetes.io/managed-by=feedmill-operator -o name
 }

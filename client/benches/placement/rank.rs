@@ -107,7 +107,7 @@ impl Simulation {
             ranks: self.case.ranks,
             micro_batch: MICRO_BATCH,
             pace: state.pace.map(Duration::from_secs_f64),
-            ready_time: state.times.median(),
+            slow_time: state.times.longest(),
             batch_bytes: state.times.median().map(|_| BATCH_BYTES),
         }
     }

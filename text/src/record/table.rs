@@ -28,6 +28,10 @@ const DEPTH: usize = 64;
 /// Most text a template may write for one record: as long as the longest line at the default limit, twice.
 const MOST_TEXT: usize = 32 << 20;
 
+/// Columns that a message names, and letters of each.
+const MOST_NAMED: usize = 12;
+const LONGEST_NAME: usize = 48;
+
 /// Keys of the object that a template may write, beside pixel fields and what is refused with its own words.
 const WRITTEN: [&str; 6] = ["messages", "images", "image", "tools", "system", "id"];
 
@@ -139,8 +143,8 @@ impl RowTemplate {
     }
 
     fn render(&self, fields: &Map<String, Value>) -> Result<String, RecordError> {
-        let failed = |error: Error| RecordError::Template(describe(&error));
-        let template = self.environment.get_template(NAME).map_err(failed)?;
+        let template = self.environment.get_template(NAME);
+        let template = template.map_err(|error| RecordError::Template(describe(&error)))?;
         let row: IndexMap<JinjaValue, JinjaValue> =
             fields.iter().map(|(name, value)| (JinjaValue::from(name.as_str()), json_value(value))).collect();
         let mut text = Bounded(Vec::new());
@@ -148,9 +152,39 @@ impl RowTemplate {
         if text.0.len() > MOST_TEXT {
             return Err(RecordError::Template("it writes more text than a record may have".to_owned()));
         }
-        result.map_err(failed)?;
+        result.map_err(|error| {
+            let missing = match error.kind() {
+                ErrorKind::UndefinedError => self.missing(&template, fields),
+                _ => String::new(),
+            };
+            RecordError::Template(describe(&error) + &missing)
+        })?;
         String::from_utf8(text.0).map_err(|_| wrong("the template wrote no text"))
     }
+}
+
+impl RowTemplate {
+    /// Which columns the template names and the row has not, and those it has, for people.
+    fn missing(&self, template: &minijinja::Template<'_, '_>, fields: &Map<String, Value>) -> String {
+        let known = |name: &str| self.environment.globals().any(|(global, _)| global == name);
+        let mut missing: Vec<String> = template.undeclared_variables(false).into_iter().collect();
+        missing.retain(|name| !fields.contains_key(name) && !known(name));
+        missing.sort();
+        if missing.is_empty() {
+            return String::new();
+        }
+        let quoted = |names: &mut dyn Iterator<Item = &String>| {
+            let names: Vec<String> = names.take(MOST_NAMED).map(|name| format!("{:?}", cut(name))).collect();
+            names.join(", ")
+        };
+        let (missing, has) = (quoted(&mut missing.iter()), quoted(&mut fields.keys()));
+        format!("; the record has no column {missing}, it has {has}")
+    }
+}
+
+/// A name as a message shows it: what stands in data may be of any length.
+fn cut(name: &str) -> &str {
+    name.char_indices().nth(LONGEST_NAME).and_then(|(end, _)| name.get(..end)).unwrap_or(name)
 }
 
 /// Takes text up to the limit, and one byte more to say that there was more.

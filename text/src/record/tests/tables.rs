@@ -62,6 +62,13 @@ fn what_a_template_gets_wrong_makes_the_record_bad_with_its_own_message() {
         ("not json", FaultClass::Template, "no valid json"),
         ("[{\"role\": \"user\", \"content\": {{ missing | tojson }}}]", FaultClass::Template, "undefined"),
         ("{{ missing }}", FaultClass::Template, "undefined"),
+        (
+            "{% set x = 1 %}{{ missing }}{{ range(x) }}{{ missing_too }}",
+            FaultClass::Template,
+            r#"; the record has no column "missing", "missing_too", it has "secret""#,
+        ),
+        // The column is there, and what stands in it has no such part.
+        ("{{ secret.part.part }}", FaultClass::Template, "undefined value"),
         ("\"text\"", FaultClass::WrongShape, "neither a list of messages"),
         ("[]", FaultClass::WrongShape, "empty"),
         (
