@@ -136,7 +136,9 @@ fn shared_memory_is_part_of_the_pods_memory() {
         (worker.requests["memory"].0.clone(), worker.limits["memory"].0.clone())
     };
     // 300 MB are not a whole number of pages.
-    let needed = Quantity(((1u64 << 30) + (256 << 20) + (512 << 20) + PROGRAM_BYTES).next_multiple_of(1 << 20)).to_string();
+    let needed =
+        Quantity(((1u64 << 30) + (256 << 20) + (512 << 20) + PROGRAM_BYTES).next_multiple_of(1 << 20))
+            .to_string();
     assert_eq!(needed, "2079Mi");
     assert_eq!(memory(""), (needed.clone(), needed));
     assert_eq!(memory("worker: {resources: {limits: {memory: 2Gi}}}"), ("3Gi".into(), "3Gi".into()));
