@@ -107,6 +107,12 @@ async fn a_suspended_pipeline_that_never_ran_gets_no_workers() {
     stop(operator).await;
 }
 
+/// Whether the status speaks of the present spec.
+fn is_looked_at(server: &Server) -> bool {
+    let object = server.get(PIPELINES, "team", "fleet").unwrap();
+    object["status"]["observedGeneration"] == object["metadata"]["generation"]
+}
+
 /// Does what the Deployment's controller does: as many pods of the present template as are wanted, and no others.
 fn deploy(server: &Server, name: &str) {
     let worker = format!("{name}-worker");
@@ -160,12 +166,7 @@ async fn other_streams_that_come_and_are_resumed_at_once_are_not_served_beside_t
     stop(running).await;
     let running = operator(&server);
     server.change(PIPELINES, "team", "fleet", |object| object["spec"]["drainSeconds"] = json!(30));
-    server
-        .until("it is looked at again", |server| {
-            let object = server.get(PIPELINES, "team", "fleet").unwrap();
-            object["status"]["observedGeneration"] == object["metadata"]["generation"]
-        })
-        .await;
+    server.until("it is looked at again", is_looked_at).await;
     assert_eq!(
         (plan_inputs(&server, "fleet-worker"), replicas(&server, "fleet-worker")),
         (former.clone(), Some(0))
@@ -239,6 +240,7 @@ async fn workers_that_start_again_find_the_document_they_were_made_for() {
     let budget =
         |server: &Server| server.get(BUDGETS, "team", "fleet-worker").unwrap()["spec"]["maxUnavailable"] == 1;
     server.until("that is applied", budget).await;
+    server.until("nothing more is done", is_looked_at).await;
     assert_eq!(
         (text(&former), server.get(MAPS, "team", &former).unwrap()["immutable"].clone()),
         (before.clone(), json!(true))
@@ -260,14 +262,14 @@ async fn a_change_is_never_said_to_be_complete_before_its_rollout_has_begun() {
     deploy(&server, "fleet");
     let told = |server: &Server, word: &str| reason(server, "fleet", "Progressing").as_deref() == Some(word);
     server.until("they serve", |server| told(server, "Complete")).await;
-    // Once all goes well, and once the first write is refused.
+    // Once all goes well, and once the Deployment is not taken.
     for (seconds, refused) in [(30, false), (31, true)] {
         let generation =
             server.get(PIPELINES, "team", "fleet").unwrap()["metadata"]["generation"].as_i64().unwrap();
-        if refused {
-            server.fail_after(0);
-        }
+        server.break_writes(DEPLOYMENTS, refused);
         server.change(PIPELINES, "team", "fleet", |object| object["spec"]["drainSeconds"] = json!(seconds));
+        server.until("it is looked at", is_looked_at).await;
+        server.break_writes(DEPLOYMENTS, false);
         server.until("the rollout is told", |server| told(server, "RollingOut")).await;
         for object in server.history(PIPELINES, "team", "fleet") {
             let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -367,12 +369,7 @@ async fn what_fails_again_and_again_is_told_and_goes_on_being_told() {
     stop(running).await;
     let running = operator(&server);
     server.change(PIPELINES, "team", "fleet", |object| object["spec"]["replicas"] = json!(3));
-    server
-        .until("it is looked at", |server| {
-            let object = server.get(PIPELINES, "team", "fleet").unwrap();
-            object["status"]["observedGeneration"] == object["metadata"]["generation"]
-        })
-        .await;
+    server.until("it is looked at", is_looked_at).await;
     assert!(is_told(&server));
     server.break_writes(SERVICES, false);
     server.until("3 are wanted", |server| replicas(server, "fleet-worker") == Some(3)).await;
