@@ -48,12 +48,36 @@ impl OperatorArgs {
     /// What the operator was installed with.
     #[must_use]
     pub fn installation(&self) -> Installation {
+        let mut pull_secrets: Vec<String> = Vec::new();
+        for name in &self.pull_secrets {
+            // The API server refuses workers with one that stands twice.
+            if !pull_secrets.contains(name) {
+                pull_secrets.push(name.clone());
+            }
+        }
         Installation {
             worker_image: self.worker_image.clone(),
-            pull_secrets: self.pull_secrets.clone(),
+            pull_secrets,
             accelerator_labels: self.accelerator_labels.clone(),
             namespace: self.own_namespace.clone(),
             monitoring_namespace: self.monitoring_namespace.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    use super::*;
+
+    #[test]
+    fn a_pull_secret_that_is_given_twice_is_one() {
+        let words = ["operator", "--worker-image=w", "--identity=me"];
+        let secrets = ["b", "a", "b"].map(|name| format!("--worker-pull-secret={name}"));
+        let words = words.map(str::to_owned).into_iter().chain(secrets);
+        let command = OperatorArgs::augment_args(Command::new("operator"));
+        let settings = OperatorArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
+        assert_eq!(settings.installation().pull_secrets, ["b", "a"]);
     }
 }
