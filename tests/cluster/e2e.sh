@@ -153,7 +153,7 @@ Y
     k create secret generic s3-keys --from-literal=access-key-id=e2e --from-literal=secret-access-key=e2e-secret --dry-run=client -o yaml | k apply -f - >/dev/null
 }
 local_hashes() { # what stands at the first 128 positions, without any worker; of the first epoch once `read` has run
-    [ -s "$work/local" ] || AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret bash -c '"$0" get "$1" 0-64; "$0" get "$1" 64-128' "$programs/feedmill" "$work/local.yaml" |
+    [ -s "$work/local" ] || AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret bash -c 'for start in 0 32 64 96; do "$0" get "$1" $start-$((start + 32)); done' "$programs/feedmill" "$work/local.yaml" |
         awk '$1 ~ /^[0-9]+$/ {print $1, $7}' >"$work/local"
     sed -n "$1,$2p" "$work/local"
 }
