@@ -93,8 +93,8 @@ impl Queue {
         match outcome {
             Outcome::Again(after) => {
                 (entry.failures, entry.not_before, entry.renewed) = (0, None, false);
-                // Those that were looked at together are not looked at together for ever.
-                let at = now + after.mul_f64(1.0 - 0.2 * chance.clamp(0.0, 1.0));
+                // Those that were looked at together are not looked at together for ever. Never sooner: what is waited for would not be due.
+                let at = now + after.mul_f64(1.0 + 0.2 * chance.clamp(0.0, 1.0));
                 entry.due = Some(entry.due.map_or(at, |due| due.min(at)));
             }
             Outcome::Failed => {
@@ -197,6 +197,18 @@ mod tests {
         assert_eq!(queue.next(t), Some(key("a")));
         queue.done(&key("a"), Outcome::Failed, t, 0.0);
         assert_eq!(queue.next(t), None);
+    }
+
+    #[test]
+    fn nobody_is_looked_at_sooner_than_asked_for_nor_all_at_once() {
+        let (mut queue, t) = (Queue::default(), start());
+        for chance in [0.0, 0.5, 1.0] {
+            queue.wake(key("a"), t);
+            queue.next(t);
+            queue.done(&key("a"), Outcome::Again(Duration::from_secs(5)), t, chance);
+            let due = t + Duration::from_millis(5000) + Duration::from_secs(1).mul_f64(chance);
+            assert_eq!(queue.next_due(), Some(due), "{chance}");
+        }
     }
 
     #[test]

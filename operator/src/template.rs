@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 
 use crate::desired::{self, Installation, metadata};
-use crate::validate::ValidatedPipeline;
+use crate::validate::{RESTART_AT, ValidatedPipeline};
 
 /// A hash of what the template was made from, as an annotation.
 pub const INPUTS: &str = "feedmill.dev/template-inputs";
@@ -48,8 +48,13 @@ pub fn choose(
         Model { template: desired::template(pipeline, installation), document: pipeline.document.clone() };
     let inputs = pipeline.template_inputs.clone();
     // While nothing runs nothing is kept: resuming makes workers anew.
+    let restart_at = pipeline.worker.restart_at.as_ref();
     let usable = |revision: &&&ControllerRevision| {
-        !pipeline.size.suspended && revision.annotations().get(INPUTS) == Some(&inputs)
+        let annotations = revision.annotations();
+        // Only another value asks for other workers: taken away, the annotation asks for nothing.
+        !pipeline.size.suspended
+            && annotations.get(INPUTS) == Some(&inputs)
+            && (restart_at.is_none() || annotations.get(RESTART_AT) == restart_at)
     };
     let found = kept.iter().filter(usable).max_by_key(|revision| revision.revision).and_then(|revision| {
         let data = revision.data.as_ref()?;
@@ -59,19 +64,31 @@ pub fn choose(
         kept.iter().map(|revision| revision.name_any()).filter(|other| Some(other.as_str()) != name).collect()
     };
     if let Some((name, model)) = found {
-        let current = model == rendered;
+        let current = without_restart(&model) == without_restart(&rendered);
         return Choice { model, current, keep: None, drop: others(Some(&name)) };
     }
     let number = kept.iter().map(|revision| revision.revision).max().unwrap_or_default().saturating_add(1);
     let name = format!("{}-{inputs}-{number}", desired::Names::of(&pipeline.key.name).worker);
     let mut metadata = metadata(pipeline, &name);
-    metadata.annotations = Some(BTreeMap::from([(INPUTS.to_owned(), inputs)]));
+    let mut annotations = BTreeMap::from([(INPUTS.to_owned(), inputs)]);
+    annotations.extend(restart_at.map(|value| (RESTART_AT.to_owned(), value.clone())));
+    metadata.annotations = Some(annotations);
     let keep = (!pipeline.size.suspended).then(|| ControllerRevision {
         metadata,
         revision: number,
         data: serde_json::to_value(&rendered).ok().map(RawExtension),
     });
     Choice { model: rendered, current: true, keep, drop: others(None) }
+}
+
+/// When workers were made anew is no part of how.
+fn without_restart(model: &Model) -> Model {
+    let mut model = model.clone();
+    let metadata = model.template.metadata.as_mut();
+    if let Some(annotations) = metadata.and_then(|metadata| metadata.annotations.as_mut()) {
+        annotations.remove(RESTART_AT);
+    }
+    model
 }
 
 #[cfg(test)]
@@ -120,6 +137,25 @@ mod tests {
         // The number of workers is no part of what they are.
         let more = choose(&pipeline("replicas: 9"), &new, &[&kept]);
         assert_eq!((image(&more), more.keep.is_none(), more.drop.is_empty()), ("worker:1", true, true));
+    }
+
+    #[test]
+    fn an_annotation_that_is_taken_away_restarts_nobody() {
+        let at = |value: Option<&str>| {
+            let mut pipeline = pipeline("");
+            pipeline.worker.restart_at = value.map(str::to_owned);
+            pipeline
+        };
+        let first = choose(&at(None), &installation(), &[]).keep.unwrap();
+        let restarted = choose(&at(Some("1")), &installation(), &[&first]);
+        assert!(restarted.keep.is_some());
+        let kept = restarted.keep.unwrap();
+        for value in [Some("1"), None] {
+            let choice = choose(&at(value), &installation(), &[&kept]);
+            assert_eq!((choice.keep, choice.current), (None, true), "{value:?}");
+            assert_eq!(choice.model, restarted.model);
+        }
+        assert!(choose(&at(Some("2")), &installation(), &[&kept]).keep.is_some());
     }
 
     #[test]

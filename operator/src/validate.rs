@@ -194,8 +194,7 @@ fn inputs(raw: &DataPipeline) -> (String, String) {
         // Their order stays; taking fields out one by one would change it.
         spec.retain(|field, value| !apart.contains(&field.as_str()) && *value != json!({}));
     }
-    let restart_at = raw.annotations().get(RESTART_AT);
-    (plan, hash(&restart_at.map_or_else(|| json!([&spec]), |at| json!([&spec, at]))))
+    (plan, hash(&json!([&spec])))
 }
 
 /// Checks a stored pipeline.

@@ -72,7 +72,7 @@ pulled() { # they have had no error, and are asked to end
     exec 8>&-
     tail --pid="$(cat "$work/pull.pid")" -f /dev/null
     rm -f "$work/pull.pid"
-    tail -1 "$work/pull.out" | grep -q '"samples_a_second"' || { say "the ranks had an error: $(cat "$work/pull.err")"; return 1; }
+    tail -1 "$work/pull.out" | grep '"samples_a_second"' >/dev/null || { say "the ranks had an error: $(cat "$work/pull.err")"; return 1; }
     steps=$(($(wc -l <"$work/pull.out") - 1))
     "$ranks" --steps $steps --step-ms 0 --ranks 4 --micro-batch 2 "http://$reference" >"$work/reference.out"
     # The chain after the last step is over all samples.

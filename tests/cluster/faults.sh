@@ -60,7 +60,7 @@ s_api_server() { # the API server is gone for some seconds, then for longer than
 # The folder in the cgroup hierarchy of memory of a pod's worker.
 memory_of() { # POD
     local node id
-    read -r node id < <(k get pod "$1" -o 'jsonpath={.spec.nodeName} {.status.containerStatuses[0].containerID}')
+    read -r node id < <(k get pod "$1" -o 'jsonpath={.spec.nodeName} {.status.containerStatuses[0].containerID}{"\n"}')
     find "/sys/fs/cgroup/memory/feedmill/$node" -type d -name "${id#*://}"
 }
 
@@ -76,7 +76,7 @@ s_out_of_memory() { # a worker is killed for its memory: told, started again, an
     wait
     same "$(k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].lastState.terminated.reason}')" OOMKilled
     whole fleet 2
-    k get events --field-selector involvedObject.kind=DataPipeline,reason=OutOfMemory -o 'jsonpath={.items[*].message}' | grep -q memory
+    k get events --field-selector involvedObject.kind=DataPipeline,reason=OutOfMemory -o 'jsonpath={.items[*].message}' | grep memory >/dev/null
     pulled
 }
 

@@ -16,7 +16,7 @@ s_install() { # an earlier chart, with a fleet, is upgraded to the present one w
     same "$(uids plain)" "$before" workers
     k delete dpl plain >/dev/null
     same "$(kubectl -n $system get deploy feedmill -o 'jsonpath={.status.readyReplicas}')" 2
-    kubectl explain dpl.spec.placement.spread.mode | grep -q OnePerNode
+    kubectl explain dpl.spec.placement.spread.mode | grep OnePerNode >/dev/null
 }
 
 s_apply() { # a fleet stands, spread over the nodes
@@ -205,15 +205,15 @@ s_stream() { # another stream: refused while workers run, allowed while suspende
 s_missing() { # a Secret that is not there, a quota that is too small: told with a remedy, and well once mended
     pipeline poor "  replicas: 1" | sed 's/s3-keys/not-there/' | kubectl apply -f - >/dev/null
     until_ok 120 "WorkerCannotStart" is poor Ready WorkerCannotStart reason
-    condition poor Ready message | grep -q 'Secret not-there with access-key-id'
+    condition poor Ready message | grep 'Secret not-there with access-key-id' >/dev/null
     k create secret generic not-there --from-literal=access-key-id=e2e --from-literal=secret-access-key=e2e-secret >/dev/null
     # The kubelet waits up to two minutes before it tries a volume again.
     until_ok 180 "Ready" is poor Ready True
     k create quota small --hard=pods=4 >/dev/null
     k scale dpl/poor --replicas=9 >/dev/null
     until_ok 60 "PodsRefused" is poor Ready PodsRefused reason
-    condition poor Ready message | grep -q 'exceeded quota: small'
-    k get events --field-selector involvedObject.name=poor,reason=PodsRefused -o name | grep -q .
+    condition poor Ready message | grep 'exceeded quota: small' >/dev/null
+    k get events --field-selector involvedObject.name=poor,reason=PodsRefused -o name | grep . >/dev/null
     k delete quota small >/dev/null
     k delete dpl poor >/dev/null
     k delete secret not-there >/dev/null
@@ -228,7 +228,7 @@ s_overwritten() { # a manifest is overwritten: who comes new stays unready, who 
     k delete pod "$pod" --wait=false >/dev/null
     until_ok 90 "PlanConsistent=False" is fleet PlanConsistent False
     until_ok 30 "Ready=False" is fleet Ready PlanDiffers reason
-    condition fleet Ready message | grep -q 'overwritten'
+    condition fleet Ready message | grep 'overwritten' >/dev/null
     hashes "$served" 0-8 >/dev/null
     cp "$work/kept" "$manifest"
     # It reads the data once; another start reads what was restored.
@@ -280,7 +280,7 @@ s_access() { # tokens and certificates come from Secrets, and change without a r
     ask --token-file "$work/token" >"$work/asked"
     address=$(addresses safe | head -1)
     same "$(curl -sk -o /dev/null -w '%{http_code}' "https://$address:8470/v1/streams/train/batches/0-2")" 401 "without a token"
-    same "$(curl -sk -o /dev/null -w '%{http_code}' "http://$address:8470/v1/streams/train/batches/0-2")" 000 "without TLS"
+    same "$(curl -sk -o /dev/null -w '%{http_code}' "http://$address:8470/v1/streams/train/batches/0-2")" 400 "without TLS: a hint and no data"
     # Another token: taken without a restart, once the kubelet has brought it.
     printf 'second-token-0123456789abcdef\n' >"$work/token"
     k create secret generic safe-token --from-file=token="$work/token" --dry-run=client -o yaml | kubectl -n $team replace -f - >/dev/null

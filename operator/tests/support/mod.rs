@@ -1,9 +1,10 @@
 //! An API server in the process: objects, watches, patches, and faults where a test wants them.
 //!
-//! Server-side apply merges; what a manager no longer applies is not taken away. The real cluster's tests show that part.
+//! Server-side apply merges; what a manager no longer applies is not taken away, but for the number of a Deployment's workers. The real
+//! cluster's tests show that part.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
@@ -32,6 +33,8 @@ struct Store {
     until_failure: Option<usize>,
     /// Chance, and the share of requests that fail.
     weather: Option<(fastrand::Rng, f64)>,
+    /// Who has applied the number of workers of a Deployment.
+    numbers: BTreeMap<Place, BTreeSet<String>>,
     /// Kinds of which no write is taken.
     unwritable: Vec<String>,
     /// Kinds that may not be listed.
@@ -217,6 +220,14 @@ impl Server {
         })
     }
 
+    /// All objects of a kind.
+    pub fn all(&self, group: &str) -> Vec<Value> {
+        self.with(|store| {
+            let all = store.objects.iter().filter(|(place, _)| place.0 == group);
+            all.map(|(_, object)| object.clone()).collect()
+        })
+    }
+
     /// How many objects there are of a kind.
     pub fn count(&self, group: &str) -> usize {
         self.with(|store| store.objects.keys().filter(|place| place.0 == group).count())
@@ -398,8 +409,9 @@ async fn act(
     if server.with(|store| store.unwritable.contains(&asked.group)) {
         return refusal(StatusCode::INTERNAL_SERVER_ERROR, "WebhookBroken");
     }
+    let manager = query.get("fieldManager").cloned().unwrap_or_default();
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
-    server.write(&parts.method, &parts.headers, asked, place, &body)
+    server.write(&parts.method, &parts.headers, asked, place, &body, &manager)
 }
 
 impl Server {
@@ -492,6 +504,7 @@ impl Server {
         asked: &Asked,
         place: Place,
         body: &Bytes,
+        manager: &str,
     ) -> Response {
         self.with(|store| {
             let part = if asked.status { "/status" } else { "" };
@@ -500,7 +513,11 @@ impl Server {
             }
             let found = store.objects.get(&place).cloned();
             if *method == Method::DELETE {
+                let options: Value = serde_json::from_slice(body).unwrap_or_default();
                 return match found {
+                    Some(object) if is_another(&object, &options["preconditions"]["uid"]) => {
+                        refusal(StatusCode::CONFLICT, "Conflict")
+                    }
                     Some(object) => {
                         store.delete(&place);
                         json_response(StatusCode::OK, &object)
@@ -518,6 +535,10 @@ impl Server {
                 store.put(place.clone(), given);
                 return json_response(StatusCode::OK, &store.objects[&place]);
             }
+            let uid = &given["metadata"]["uid"];
+            if found.as_ref().map_or(!uid.is_null(), |found| is_another(found, uid)) {
+                return refusal(StatusCode::CONFLICT, "Conflict");
+            }
             let apply = headers[header::CONTENT_TYPE].to_str().unwrap().contains("apply-patch");
             let Some(mut object) = found.or_else(|| {
                 let new = json!({"metadata": {"name": place.2, "namespace": place.1, "generation": 1}});
@@ -525,11 +546,22 @@ impl Server {
             }) else {
                 return refusal(StatusCode::NOT_FOUND, "NotFound");
             };
-            let spec = object["spec"].clone();
+            let (spec, before) = (object["spec"].clone(), object["data"].clone());
             if asked.status {
                 merge(&mut object["status"], &given["status"]);
             } else {
                 merge(&mut object, &given);
+                if object["immutable"] == true && !before.is_null() && object["data"] != before {
+                    return refusal(StatusCode::UNPROCESSABLE_ENTITY, "Invalid");
+                }
+                if apply && object["kind"] == "Deployment" {
+                    let managers = store.numbers.entry(place.clone()).or_default();
+                    if !given["spec"]["replicas"].is_null() {
+                        managers.insert(manager.to_owned());
+                    } else if managers.remove(manager) && managers.is_empty() {
+                        object["spec"]["replicas"] = 1.into();
+                    }
+                }
                 if object["kind"] == "Deployment" && object["spec"]["replicas"].is_null() {
                     object["spec"]["replicas"] = 1.into();
                 }
@@ -542,6 +574,10 @@ impl Server {
             json_response(StatusCode::OK, &store.objects[&place])
         })
     }
+}
+
+fn is_another(object: &Value, uid: &Value) -> bool {
+    !uid.is_null() && object["metadata"]["uid"] != *uid
 }
 
 /// Where pipelines stand.
