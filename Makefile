@@ -1,6 +1,6 @@
 # Feedmill's commands; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites versitygw promtool quickstart test tests test-python test-cluster images cluster-build cluster-up cluster-down wheel soak ladder format lint docs screenshots sim
+.PHONY: help prerequisites versitygw promtool quickstart test test-python test-cluster scenarios images cluster-build cluster-up cluster-down wheel soak ladder format lint docs screenshots sim
 
 CARGO ?= cargo
 
@@ -9,6 +9,7 @@ help: ## list these targets
 
 # What is needed beyond the build is installed before anything is built.
 test screenshots: NEEDS := test
+test-cluster: NEEDS := cluster
 
 prerequisites: ## install what the build needs, or say what to install
 	@tools/prerequisites.sh $(NEEDS)
@@ -26,18 +27,17 @@ quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; o
 	    --embedded-s3 quickstart=examples/quickstart/bucket \
 	    --workers 2 --ranks 4 --global-batch 32 --steps 20 --step-ms 250 --kill-worker --check
 
-test: prerequisites ## everything that must hold; needs Go for an S3 server and Kubernetes, installs Chromium and a container runtime as root
-	@tests/cluster/ahead.sh $(MAKE) --no-print-directory tests
-
-tests: versitygw promtool format lint
+test: prerequisites versitygw promtool format lint ## everything that must hold on one machine; needs Go for an independent S3 server, installs Chromium as root where there is none
 	$(CARGO) test --workspace --locked
 	tools/python-tests.sh
-	tests/cluster/test.sh --usual
 
-test-cluster: versitygw ## the operator on a real Kubernetes of 3 nodes; needs root, Go and the packages that it names
+test-cluster: prerequisites ## the operator on a real Kubernetes of 3 nodes; needs Go, installs a container runtime as root; SCENARIOS=--usual runs fewer
+	@tests/cluster/ahead.sh $(MAKE) --no-print-directory scenarios
+
+scenarios: versitygw
 	$(CARGO) build --locked -p feedmill -p feedmill-worker -p feedmill-operator
 	$(CARGO) build --locked -p feedmill-client --example ranks
-	tests/cluster/test.sh
+	tests/cluster/test.sh $(SCENARIOS)
 
 images: ## static programs as images in target/images, as the Dockerfile makes them; as root, with buildah
 	tools/images.sh

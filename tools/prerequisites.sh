@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that what the build needs is there, with the argument `test` also what tests need: installs Debian packages as root, says
+# Makes sure that what the build needs is there, with the argument `test` or `cluster` also what tests need: installs Debian packages as root, says
 # what to install otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +26,9 @@ if [ "${1:-}" = test ]; then
     # The page is tested in a real browser.
     browser=${FEEDMILL_BROWSER:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable || true)}
     [ -n "$browser" ] || missing+=(chromium)
-    # The operator is tested on a real Kubernetes, where one can run.
+fi
+if [ "${1:-}" = cluster ]; then
+    # A real Kubernetes, where one can run.
     read -ra packages < <(tests/cluster/cluster packages) || true
     missing+=("${packages[@]}")
 fi
