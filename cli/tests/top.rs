@@ -1,4 +1,5 @@
 //! `feedmill top` with a kubectl that answers from files.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 
