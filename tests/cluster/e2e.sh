@@ -55,6 +55,7 @@ whole() { # PIPELINE WORKERS [SECONDS]: as many serve as are wanted, and nothing
     until_ok 60 "$1 to be Ready" is "$1" Ready True
     until_ok 60 "$1 to settle" is "$1" Progressing False
 }
+sized() { k scale "dpl/$1" --replicas="$2" >/dev/null; whole "$1" "$2"; }
 
 # A training outside of the cluster, which finds its workers by the cluster's DNS. It pulls until it is told to stop; every position
 # must have come once, with the hashes that a worker without any cluster gives.

@@ -2,6 +2,7 @@
 
 s_leader() { # the leading operator freezes: another acts within 20 s, no worker is touched, and the first gives up when it can move again
     local before t leader took
+    sized fleet 2
     before=$(uids fleet)
     leader=$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')
     "$here/cluster" freeze "$leader" $system
@@ -16,12 +17,11 @@ s_leader() { # the leading operator freezes: another acts within 20 s, no worker
     [ "$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')" != "$leader" ]
     until_ok 60 "3 workers" ready_is fleet 3
     same "$(both "$before" "$(uids fleet)")" 2 "workers that stayed"
-    k scale dpl/fleet --replicas=2 >/dev/null
-    whole fleet 2
 }
 
 s_operator_down() { # no operator for a while: workers serve on, those that die are replaced; it catches up afterwards
     local gone
+    sized fleet 2
     kubectl -n $system scale deploy feedmill --replicas=0 >/dev/null
     until_ok 60 "no operator" nothing kubectl -n $system get pods -l app.kubernetes.io/name=feedmill-operator -o name
     pull fleet
@@ -34,12 +34,11 @@ s_operator_down() { # no operator for a while: workers serve on, those that die 
     kubectl -n $system scale deploy feedmill --replicas=2 >/dev/null
     whole fleet 3
     pulled
-    k scale dpl/fleet --replicas=2 >/dev/null
-    whole fleet 2
 }
 
 s_api_server() { # the API server is gone for some seconds, then for longer than a lease lasts: no worker is touched, and the next change is made
     local before t seconds
+    sized fleet 2
     before=$(uids fleet)
     pull fleet
     for seconds in 3 20; do
@@ -66,6 +65,7 @@ memory_of() { # POD
 
 s_out_of_memory() { # a worker is killed for its memory: told, started again, and the ranks go on
     local pod folder node address
+    sized fleet 2
     pull fleet
     read -r pod _ node address < <(live fleet)
     folder=$(memory_of "$pod")
@@ -82,6 +82,7 @@ s_out_of_memory() { # a worker is killed for its memory: told, started again, an
 
 s_evicted() { # one is evicted, another fills its disk: both are replaced, and what is left of them is no part of the fleet
     local pod node uid folder
+    sized fleet 2
     pull fleet
     read -r pod _ < <(live fleet)
     kubectl create --raw "/api/v1/namespaces/$team/pods/$pod/eviction" -f - >/dev/null <<<"{\"apiVersion\": \"policy/v1\", \"kind\": \"Eviction\", \"metadata\": {\"name\": \"$pod\", \"namespace\": \"$team\"}}"
@@ -158,8 +159,6 @@ s_partitioned() { # a node is cut off and comes back: replaced meanwhile, and no
     until_ok 120 "the cut-off ones to be gone" count_is 3 pods -l feedmill.dev/pipeline=fleet
     spread_again fleet
     pulled
-    k scale dpl/fleet --replicas=2 >/dev/null
-    whole fleet 2
 }
 
 s_namespace() { # a namespace is deleted in the middle of a rollout: it goes, and nothing is tried again and again

@@ -295,10 +295,10 @@ s_access() { # tokens and certificates come from Secrets, and change without a r
     k delete secret safe-tls safe-token >/dev/null
 }
 
-mounted() { # PIPELINE FILE: a file of a volume of its first worker, as its node has it
+mounted() { # PIPELINE FILE: what stands in a file of a volume of its first worker, as its node has it
     local uid node
     read -r _ uid node _ < <(live "$1")
-    echo "$("$here/cluster" folder "$node")/var/lib/kubelet/pods/$uid/volumes/kubernetes.io~$2"
+    "$here/cluster" sh "$node" cat "/var/lib/kubelet/pods/$uid/volumes/kubernetes.io~$2"
 }
 
 s_keys() { # S3 keys are rotated without a restart: the old ones are refused by the storage, and workers go on
@@ -313,7 +313,7 @@ s_keys() { # S3 keys are rotated without a restart: the old ones are refused by 
     before=$(uids rotating)
     hashes "$(addresses rotating)" 0-8 | cmp - <(local_hashes 1 8)
     keys two | kubectl -n $team replace -f - >/dev/null
-    until_ok 150 "the kubelet to bring the new keys" grep -qs two "$(mounted rotating projected/s3/access-key-id)"
+    until_ok 150 "the kubelet to bring the new keys" answers two mounted rotating projected/s3/access-key-id
     admin delete-user --access one
     # Positions that it has not made before: their images are fetched with the new keys.
     hashes "$(addresses rotating)" 100-116 | cmp - <(local_hashes 101 116)
