@@ -28,6 +28,7 @@ until_ok() { # SECONDS WHAT COMMAND...
 same() { [ "$1" = "$2" ] || { say "expected '$2', found '$1'${3:+ ($3)}"; return 1; }; }
 # Waits for something to be gone must not take an API server that does not answer for it.
 nothing() { local out; out=$("$@") && [ -z "$out" ]; }         # COMMAND...: it answers, and with nothing
+some() { local out; out=$("$@") && [ -n "$out" ]; }            # COMMAND...: it answers, and with something
 answers() { local wanted=$1 out; shift; out=$("$@") && [ "$out" = "$wanted" ]; }
 gone() { local out; out=$(k get "$@" 2>&1) && return 1; [[ $out == *NotFound* ]]; }
 node_is() { answers "$2" kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'; }
@@ -59,11 +60,11 @@ sized() { k scale "dpl/$1" --replicas="$2" >/dev/null; whole "$1" "$2"; }
 
 # A training outside of the cluster, which finds its workers by the cluster's DNS. It pulls until it is told to stop; every position
 # must have come once, with the hashes that a worker without any cluster gives.
-pull() { # PIPELINE
+pull() { # PIPELINE [MILLISECONDS of a step]
     printf 'nameserver 172.30.0.1\noptions timeout:1\n' >"$work/resolv.conf"
     rm -f "$work/pull.in"; mkfifo "$work/pull.in"
-    unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; exec "$2" --until-stdin-closes --steps 100000 --step-ms 200 --ranks 4 --micro-batch 2 "$3"' \
-        - "$work/resolv.conf" "$ranks" "http://$1.$team.svc.cluster.local:8470" <"$work/pull.in" >"$work/pull.out" 2>"$work/pull.err" &
+    unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; exec "$2" --until-stdin-closes --steps 100000 --step-ms "$4" --ranks 4 --micro-batch 2 "$3"' \
+        - "$work/resolv.conf" "$ranks" "http://$1.$team.svc.cluster.local:8470" "${2:-200}" <"$work/pull.in" >"$work/pull.out" 2>"$work/pull.err" &
     echo $! >"$work/pull.pid"
     exec 8>"$work/pull.in"
     until_ok 60 "the first step of the ranks" test -s "$work/pull.out"
@@ -164,7 +165,7 @@ worker_image=localhost/feedmill/worker:e2e
 . "$here/faults.sh"
 . "$here/numbers.sh"
 
-all="install apply read refused edits scale hpa rollout broken_image stream overwritten missing conflict access keys one_per_node leader operator_down
+all="install apply read refused edits scale hpa internal rollout broken_image stream overwritten missing conflict access keys one_per_node leader operator_down
     api_server out_of_memory evicted drained node_dies partitioned steady namespace delete"
 usual="install apply read refused edits scale rollout overwritten leader delete"
 

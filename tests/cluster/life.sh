@@ -128,6 +128,25 @@ for entry in json.load(sys.stdin)["metadata"]["managedFields"]:
     if "f:replicas" in entry["fieldsV1"].get("f:spec", {}): print(entry["manager"])')" feedmill-operator-size
 }
 
+s_internal() { # ranks that wait make a fleet grow, with a reason; when they are gone it stays, and says why
+    local t
+    pipeline grown "  replicas: 1
+  autoscaling: {mode: Internal, minReplicas: 1, maxReplicas: 3}" | kubectl apply -f - >/dev/null
+    whole grown 1
+    pull grown 0
+    t=$(date +%s%N)
+    until_ok 120 "3 workers to be wanted" wanted_is grown 3
+    say "3 wanted after $(seconds "$t") s of ranks that wait: $(condition grown ScalingActive message)"
+    until_ok 60 "the change to be told" some k get events --field-selector reason=ScaledUp,involvedObject.name=grown -o name
+    whole grown 3
+    pulled
+    until_ok 90 "nobody to be seen pulling" is grown ScalingActive Quiet reason
+    wanted_is grown 3
+    same "$(get grown '{.spec.replicas}')" 1
+    k get configmap grown-scaling >/dev/null
+    k delete dpl grown >/dev/null
+}
+
 s_hpa() { # a HorizontalPodAutoscaler may read and write the scale; what it writes is held within the bounds
     k patch dpl fleet --type merge -p '{"spec": {"autoscaling": {"mode": "External", "minReplicas": 2, "maxReplicas": 3}}}' >/dev/null
     k scale dpl/fleet --replicas=9 >/dev/null
