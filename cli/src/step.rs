@@ -26,7 +26,7 @@ impl StepArguments {
     /// The step's positions; None when no step is asked for.
     ///
     /// # Errors
-    /// A step past the last position; skips that overlap, or that begin within the step.
+    /// A step past the last position; skips that overlap, or that begin within this step or one before it.
     pub fn positions(&self) -> anyhow::Result<Option<Range>> {
         let (Some(step), Some(size)) = (self.step, self.global_batch) else { return Ok(None) };
         let (step, size) = (step.get(), size.get());
@@ -34,12 +34,21 @@ impl StepArguments {
         let consumed = (step - 1).saturating_mul(size).min(POSITION_END);
         let start = skips.position(consumed);
         let range = Range::new(start, start.saturating_add(size)).map_err(Usage::of)?;
-        let within = skips.stretches().find(|skip| (range.start() + 1..range.end()).contains(&skip.start()));
+        // As a loader refuses it: no training has such a step.
+        let within = skips
+            .stretches()
+            .filter(|skip| skip.start() < range.end())
+            .map(|skip| (skip, skips.consumed(skip.start())))
+            .find(|(_, consumed)| !consumed.is_multiple_of(size));
         match within {
             None => Ok(Some(range)),
-            Some(skip) => Err(Usage::of(anyhow::anyhow!(
-                "skip {skip} begins within step {step}, which is {range}; is the global batch {size}?"
-            ))),
+            Some((skip, consumed)) => {
+                let (step, into) = (consumed / size + 1, consumed % size);
+                Err(Usage::of(anyhow::anyhow!(
+                    "skip {skip} begins within step {step}, after {into} of its {size} samples; skips begin where a step begins; is the \
+                     global batch {size}?"
+                )))
+            }
         }
     }
 }
@@ -60,10 +69,12 @@ mod tests {
         };
         assert_eq!(step(1, 8, &[]).unwrap().as_deref(), Some("0-8"));
         assert_eq!(step(3, 8, &[]).unwrap().as_deref(), Some("16-24"));
-        assert_eq!(step(3, 8, &["16-20", "0-4"]).unwrap().as_deref(), Some("24-32"));
+        assert_eq!(step(3, 8, &["12-20", "0-4"]).unwrap().as_deref(), Some("28-36"));
         assert_eq!(step(2, 8, &["100-200"]).unwrap().as_deref(), Some("8-16"));
         let error = step(2, 8, &["12-20"]).unwrap_err().to_string();
-        assert!(error.contains("12-20") && error.contains("8-16"), "{error}");
+        assert!(error.contains("12-20 begins within step 2, after 4 of its 8 samples"), "{error}");
+        // A step before it, too.
+        assert!(step(3, 8, &["3-9"]).unwrap_err().to_string().contains("3-9 begins within step 1"));
         assert!(step(2, 8, &["0-4", "2-6"]).is_err());
         assert!(step(u64::MAX, u64::MAX, &[]).is_err());
         assert_eq!(StepArguments::default().positions().unwrap(), None);

@@ -34,7 +34,11 @@ where
             CredentialsError::InvalidConfiguration(_) => {
                 AttemptError::Denied { code: "InvalidCredentials".into() }
             }
-            _ => AttemptError::transient(TransientKind::Credentials, detail),
+            // The chain of providers ends with the machine's role, whose words are of a request that nobody asked for.
+            _ => AttemptError::transient(
+                TransientKind::Credentials,
+                format_args!("none found, and asking for a role failed: {}", innermost(credentials)),
+            ),
         };
     }
     match error {
@@ -135,6 +139,14 @@ fn is_connect(error: Option<&aws_smithy_runtime_api::client::result::ConnectorEr
         });
         refused || DisplayErrorContext(error).to_string().contains("dns error")
     })
+}
+
+fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
 }
 
 fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {

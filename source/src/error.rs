@@ -76,7 +76,9 @@ pub enum PermanentKind {
         limit: u64,
     },
     /// No object can have this name, or what has it is no plain file.
-    #[error("is not a possible object: the name is not valid or names no plain file")]
+    #[error(
+        "is not a possible object: it is a folder, a pipe, a device or a loop of links, or its name is not valid"
+    )]
     InvalidKey,
     /// A range that does not lie within the object.
     #[error("ends before the range that was asked for")]
@@ -111,7 +113,7 @@ pub enum TransientKind {
     #[error("server error")]
     ServerError,
     /// ExpiredToken, or keys cannot be had just now.
-    #[error("expired credentials")]
+    #[error("no credentials that are valid now")]
     Credentials,
     /// RequestTimeTooSkewed.
     #[error("clock skew")]
@@ -145,7 +147,7 @@ impl TransientKind {
     pub fn remedy(self) -> Option<&'static str> {
         match self {
             Self::Credentials => Some(
-                "renew the keys where they come from: environment, profile, role, or the folder with key files",
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, a role, or a folder with key files; where they are set already, renew them",
             ),
             Self::ClockSkew => Some("set this machine's clock"),
             Self::Connect => Some("check the endpoint and the network"),
@@ -242,7 +244,7 @@ mod tests {
         let transient = |last| {
             FetchError::Transient { attempts: 5, last, detail: "status 400".into(), uri: uri() }.to_string()
         };
-        assert!(transient(TransientKind::Credentials).contains("renew the keys"));
+        assert!(transient(TransientKind::Credentials).contains("set AWS_ACCESS_KEY_ID"));
         assert!(transient(TransientKind::Unintelligible).contains("expired"));
         assert!(transient(TransientKind::ClockSkew).contains("clock"));
         for code in ["InvalidAccessKeyId", "SignatureDoesNotMatch", "status 403", "NoCredentials"] {

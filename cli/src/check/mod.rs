@@ -134,22 +134,19 @@ fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Gives the report in every form that was asked for.
+/// Gives the report in every form that was asked for. What is printed comes first: a file that cannot be written must not lose it.
 fn give(arguments: &CheckArguments, report: &Report) -> anyhow::Result<()> {
-    if let Some(path) = &arguments.json {
-        let json = serde_json::to_string_pretty(report).context("the report is no JSON")? + "\n";
-        if is_stdout(path) {
-            print(&json)?;
-        } else {
-            std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
-        }
+    let json = || anyhow::Ok(serde_json::to_string_pretty(report).context("the report is no JSON")? + "\n");
+    match arguments.json.as_deref() {
+        Some(path) if is_stdout(path) => print(&json()?)?,
+        _ => print(&text::text(report))?,
     }
-    if let Some(path) = &arguments.html {
-        std::fs::write(path, html::page(report))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    let write = |path: &Path, text: String| {
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    let page = arguments.html.as_deref().map_or(Ok(()), |path| write(path, html::page(report)));
+    if let Some(path) = arguments.json.as_deref().filter(|path| !is_stdout(path)) {
+        write(path, json()?)?;
     }
-    if !arguments.json.as_deref().is_some_and(is_stdout) {
-        print(&text::text(report))?;
-    }
-    Ok(())
+    page
 }

@@ -1,6 +1,7 @@
 //! What can be wrong with a manifest as a whole, and with one record of it.
 
 use std::io;
+use std::path::PathBuf;
 
 use crate::error::FetchError;
 use crate::uri::ObjectUri;
@@ -17,8 +18,22 @@ pub enum ManifestError {
         #[source]
         source: Box<FetchError>,
     },
-    /// The local file or the cache folder failed.
-    #[error("cannot read the manifest {uri}, or write its copy to the cache folder")]
+    /// A copy could not be written.
+    #[error(
+        "cannot write a copy of the manifest {uri} to {}; it needs room for all of it, decompressed; --cache-dir of a worker, or TMPDIR, names \
+         another folder", folder.display()
+    )]
+    Copy {
+        /// Which manifest.
+        uri: ObjectUri,
+        /// Where to.
+        folder: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The local file failed.
+    #[error("cannot read the manifest {uri}")]
     Io {
         /// Which manifest.
         uri: ObjectUri,
@@ -124,7 +139,7 @@ pub enum RecordReadError {
     },
     /// The file is not the one that was indexed. Fatal for the stream: what would be read now is other data.
     #[error(
-        "the manifest {uri} changed after it was opened: manifests must not change, give a new version a new name and start again"
+        "the manifest {uri} changed after it was opened: manifests must not change; put it back, or give a new version a new name and start again"
     )]
     Changed {
         /// Which manifest.

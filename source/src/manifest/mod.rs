@@ -55,6 +55,7 @@ mod tests;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use index::Index;
 
@@ -139,8 +140,8 @@ pub struct Record {
 pub struct Manifest {
     uri: ObjectUri,
     file: File,
-    /// State of `file` when it was indexed.
-    stamp: Stamp,
+    /// States of `file` that are known: that in which it was indexed, at first.
+    stamps: Mutex<Stamps>,
     bytes: u64,
     compression: Compression,
     framing: Framing,
@@ -201,7 +202,16 @@ impl Manifest {
     }
 }
 
-/// What shows that a file was written to.
+/// States of a file whose bytes were looked at.
+#[derive(Clone, Copy, Debug)]
+struct Stamps {
+    /// The last in which it had the bytes that were indexed.
+    good: Stamp,
+    /// The last in which it had others.
+    bad: Option<Stamp>,
+}
+
+/// What shows that a file was written to, or only touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     size: u64,

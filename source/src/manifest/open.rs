@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc::channel;
 
@@ -15,7 +15,7 @@ use super::download::download;
 use super::framing::{Broken, Scanner, detect, foreign};
 use super::index::Index;
 use super::input::{Abandoned, PieceReader, SourceFailed, decompress, fill, sniff};
-use super::{Compression, Framing, Manifest, ManifestError, ManifestSettings, Progress, Stamp};
+use super::{Compression, Framing, Manifest, ManifestError, ManifestSettings, Progress, Stamp, Stamps};
 use crate::error::{AttemptError, FetchError, PermanentKind};
 use crate::stores::Stores;
 use crate::uri::ObjectUri;
@@ -140,8 +140,9 @@ impl Pass {
             // Known to be too large before a byte is written.
             self.grow(&mut lease, self.input_total)?;
         }
-        fs::create_dir_all(&self.settings.cache_dir).map_err(|source| self.io(source))?;
-        let file = tempfile::tempfile_in(&self.settings.cache_dir).map_err(|source| self.io(source))?;
+        fs::create_dir_all(&self.settings.cache_dir).map_err(|source| self.not_copied(source))?;
+        let file =
+            tempfile::tempfile_in(&self.settings.cache_dir).map_err(|source| self.not_copied(source))?;
         let mut source = decompress(compression, source).map_err(|source| self.io(source))?;
         let scanned = self.scan(&mut source, count, Some((&file, &mut lease)))?;
         let stamp = Stamp::of(&file.metadata().map_err(|source| self.io(source))?);
@@ -161,7 +162,7 @@ impl Pass {
         Manifest {
             uri: self.uri.clone(),
             file,
-            stamp,
+            stamps: Mutex::new(Stamps { good: stamp, bad: None }),
             bytes,
             compression,
             framing,
@@ -212,7 +213,7 @@ impl Pass {
                 };
                 if let Some((file, lease)) = &mut copy {
                     self.grow(lease, bytes + length as u64)?;
-                    file.write_all(&block).map_err(|source| self.io(source))?;
+                    file.write_all(&block).map_err(|source| self.not_copied(source))?;
                 }
                 let mut each = |span: super::framing::Span| {
                     index.push(span.start, span.line);
@@ -263,6 +264,10 @@ impl Pass {
             limit: full.limit,
             used: full.used_by_others,
         })
+    }
+
+    fn not_copied(&self, source: io::Error) -> ManifestError {
+        ManifestError::Copy { uri: self.uri.clone(), folder: self.settings.cache_dir.clone(), source }
     }
 
     fn io(&self, source: io::Error) -> ManifestError {

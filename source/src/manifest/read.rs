@@ -3,7 +3,9 @@
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt as _;
+use std::sync::PoisonError;
 
+use super::digest::{BLOCK_BYTES, TreeDigest};
 use super::framing::{Scanner, Span};
 use super::{Manifest, Record, RecordReadError, Stamp};
 
@@ -20,10 +22,13 @@ impl Manifest {
     pub fn record(&self, index: u64) -> Result<Record, RecordReadError> {
         let place =
             self.index.find(index).ok_or(RecordReadError::OutOfRange { index, records: self.len() })?;
-        let found = self.locate(place, index - place.record);
-        // Only now: what was read before the file changed is what was indexed.
-        self.check_unchanged(place.offset)?;
-        found
+        loop {
+            let found = self.locate(place, index - place.record);
+            // Only now: what was read before the file changed is what was indexed.
+            if self.is_unchanged(place.offset)? {
+                return found;
+            }
+        }
     }
 
     fn locate(&self, place: super::index::Place, mut skip: u64) -> Result<Record, RecordReadError> {
@@ -104,11 +109,49 @@ impl Manifest {
         })
     }
 
-    pub(super) fn check_unchanged(&self, offset: u64) -> Result<(), RecordReadError> {
-        match self.file.metadata() {
-            Ok(metadata) if Stamp::of(&metadata) == self.stamp => Ok(()),
-            Ok(_) => Err(RecordReadError::Changed { uri: self.uri.clone() }),
+    /// Whether what was read before is what was indexed. False when the file was touched since, as by a backup, and has the same bytes
+    /// after all: then it is to be read again, since nobody knows what it had in between.
+    pub(super) fn is_unchanged(&self, offset: u64) -> Result<bool, RecordReadError> {
+        let stamp = || match self.file.metadata() {
+            Ok(metadata) => Ok(Stamp::of(&metadata)),
             Err(source) => Err(RecordReadError::Io { uri: self.uri.clone(), offset, source }),
+        };
+        let now = stamp()?;
+        // Others wait meanwhile: all of it is read at most once for each touch.
+        let mut stamps = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
+        if now == stamps.good {
+            return Ok(true);
         }
+        let changed = || RecordReadError::Changed { uri: self.uri.clone() };
+        if now.size != stamps.good.size || stamps.bad == Some(now) {
+            return Err(changed());
+        }
+        let is_same = self.digest_of_now()? == self.digest;
+        if stamp()? != now {
+            // It is being written to.
+            return Err(changed());
+        }
+        if !is_same {
+            stamps.bad = Some(now);
+            return Err(changed());
+        }
+        tracing::warn!(manifest = %self.uri, "the manifest was touched, and has the same bytes as before");
+        stamps.good = now;
+        Ok(false)
+    }
+
+    /// The digest of the file as it is now.
+    fn digest_of_now(&self) -> Result<[u8; 32], RecordReadError> {
+        let mut digest = TreeDigest::default();
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut offset = 0;
+        while offset < self.bytes {
+            let length = usize::try_from(self.bytes - offset).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+            let block = block.get_mut(..length).unwrap_or_default();
+            self.read(block, offset)?;
+            digest.add_block(block);
+            offset += length as u64;
+        }
+        Ok(digest.finish())
     }
 }

@@ -75,9 +75,13 @@ impl Records<'_> {
         let old = self.buffer.len();
         self.buffer.resize(old + length as usize, 0);
         let block = self.buffer.get_mut(old..).unwrap_or_default();
-        manifest.read(block, end)?;
-        // Only now: what was read before the file changed is what was indexed.
-        manifest.check_unchanged(end)?;
+        loop {
+            manifest.read(block, end)?;
+            // Only now: what was read before the file changed is what was indexed.
+            if manifest.is_unchanged(end)? {
+                break;
+            }
+        }
         let (found, skip, left) = (&mut self.found, &mut self.skip, self.left);
         let mut each = |span| {
             if *skip > 0 {

@@ -420,6 +420,39 @@ fn records_of_a_file_that_changed_end_with_an_error() {
     assert!(records.next().is_none());
 }
 
+/// A backup that touched a file ended every training on it.
+#[test]
+fn a_file_that_is_touched_or_put_back_is_read_on() {
+    let text = lines(50_000);
+    let setup = Setup::new(&text);
+    let manifest = setup.open().unwrap();
+    let first = manifest.record(0).unwrap().bytes;
+    let touch = |seconds: u64| {
+        let file = fs::OpenOptions::new().write(true).open(setup.path()).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds)).unwrap();
+    };
+    touch(1_000_000);
+    assert_eq!(manifest.record(0).unwrap().bytes, first);
+    let mut row = manifest.records(0..3);
+    touch(2_000_000);
+    assert!(row.all(|record| record.is_ok()));
+    // Other bytes of the same length.
+    let mut other = text.clone();
+    other[2] ^= 1;
+    let overwrite = |bytes: &[u8]| {
+        let file = fs::OpenOptions::new().write(true).open(setup.path()).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0).unwrap();
+    };
+    overwrite(&other);
+    touch(3_000_000);
+    for _ in 0..2 {
+        assert!(matches!(manifest.record(0), Err(RecordReadError::Changed { .. })));
+    }
+    overwrite(&text);
+    touch(4_000_000);
+    assert_eq!(manifest.record(0).unwrap().bytes, first);
+}
+
 #[test]
 fn reading_in_a_row_ends_where_the_file_was_changed() {
     let setup = Setup::new(&lines(200_000));
