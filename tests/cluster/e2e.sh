@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # e2e.sh [--usual | SCENARIO...]: Feedmill on a real cluster, as a user installs it. Needs a cluster of 3 nodes that is up and
-# nothing else. --usual: those that `make test` runs. Programs are those of `cargo build` (or of $FEEDMILL_PROGRAMS).
+# nothing else. --usual: those that show the most in the least time. Programs are those of `cargo build` (or of $FEEDMILL_PROGRAMS).
 # Each scenario says what it saw and how long it took; they run in the order of `all`, and those after `install` and `apply` need both.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
