@@ -14,7 +14,9 @@ use feedmill_benches::dataset::{BUCKET, Dataset, PipelineText};
 use feedmill_benches::figures::{load, median, now, print_line, rounded};
 use feedmill_benches::{photos, roles};
 use feedmill_source::{CredentialsSource, FetchSettings, ObjectUri, S3Settings, Stores};
-use feedmill_text::processor::{Prepared, ProcessorFiles, TextProcessor, TextSettings};
+use feedmill_text::processor::{
+    BuiltinTemplate, Prepared, ProcessorFiles, TemplateChoice, TextProcessor, TextSettings,
+};
 use feedmill_text::record::{RecordRules, RecordShape, parse_record};
 use feedmill_worker::check::{Check, CheckOptions, Pictures, Selection};
 use feedmill_worker::in_process::Options;
@@ -52,6 +54,9 @@ struct Arguments {
     /// Turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// The built-in chat template instead of the checkpoint's own
+    #[arg(long)]
+    builtin_template: bool,
 }
 
 /// CPU seconds of this process so far.
@@ -131,7 +136,11 @@ fn main() -> anyhow::Result<()> {
     let short = text(&arguments, arguments.records, arguments.sentences)?;
     let long = text(&arguments, arguments.records.div_ceil(3), arguments.long_sentences)?;
     let images = images(&arguments)?;
-    print_line("check", load_before, &json!({"text": short, "long_text": long, "images": images}));
+    print_line(
+        "check",
+        load_before,
+        &json!({"builtin_template": arguments.builtin_template, "text": short, "long_text": long, "images": images}),
+    );
     Ok(())
 }
 
@@ -256,6 +265,10 @@ fn text(arguments: &Arguments, records: u64, sentences: usize) -> anyhow::Result
     write(&manifest, arguments.words, records, sentences)?;
     let (cache, limits) = ("sharedMemory: 64Mi, fetch: 256Mi, decode: 1Gi", "maxImagePixels: 30000000");
     let path = dataset.pipeline(&PipelineText { s3: false, max_pixels: 602_112, cache, limits })?;
+    if arguments.builtin_template {
+        let text = std::fs::read_to_string(&path)?;
+        std::fs::write(&path, text.replacen("processor: {", "processor: {chatTemplate: Qwen3VL, ", 1))?;
+    }
     let pipeline = read_pipeline(&path)?;
     let bytes = std::fs::read(&manifest)?;
     let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
@@ -266,7 +279,11 @@ fn text(arguments: &Arguments, records: u64, sentences: usize) -> anyhow::Result
         chat_template: file("chat_template.jinja").ok(),
         preprocessor_config_json: file("preprocessor_config.json")?,
     };
-    let processor = TextProcessor::load(&files, &TextSettings::default())?;
+    let template = match arguments.builtin_template {
+        true => TemplateChoice::Builtin(BuiltinTemplate::Qwen3Vl),
+        false => TemplateChoice::Checkpoint,
+    };
+    let processor = TextProcessor::load(&files, &TextSettings { template, ..TextSettings::default() })?;
     let library = library(&files.tokenizer_json)?;
     let encode = EncodeOptions {
         add_special_tokens: false,
