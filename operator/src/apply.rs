@@ -17,8 +17,7 @@ use serde_json::Value;
 
 use crate::desired::{Desired, MANAGED_BY, MANAGER, PIPELINE};
 use crate::metrics::Metrics;
-use crate::observe::{Cache, Kept};
-use crate::reconcile::Caches;
+use crate::observe::{Cache, Caches, Kept};
 use crate::scale::STATE;
 use crate::status::Obstacle;
 use crate::validate::{Key, short_hash};

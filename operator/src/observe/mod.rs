@@ -1,5 +1,7 @@
 //! Takes watches, gives what exists: caches by pipeline, of pods and nodes only what is read.
 
+/// All kinds together.
+mod caches;
 /// What is kept of a pod.
 pub mod pod;
 
@@ -19,6 +21,7 @@ use tokio::sync::watch;
 use crate::desired::PIPELINE;
 use crate::validate::Key;
 
+pub use caches::Caches;
 pub use pod::{Trouble, WorkerPod};
 
 /// An object, or why it cannot be read.

@@ -1,7 +1,10 @@
+use feedmill_protocol::report::WorkerState;
+use feedmill_scaler::{Limit, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::json;
 
 use super::*;
+use crate::observe::Trouble;
 use crate::scrape::tests::worker;
 use crate::validate::tests::pipeline;
 

@@ -1,0 +1,126 @@
+//! How many workers there are, which of them go first, and where they stand.
+
+use std::sync::{Arc, PoisonError};
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{EvictParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use super::{Context, Observed};
+use crate::apply::ApplyError;
+use crate::desired::{Names, SIZE_MANAGER};
+use crate::observe::pod::DELETION_COST;
+use crate::observe::{NodeFacts, WorkerPod};
+use crate::size::{self, FIRST_TO_GO};
+use crate::spread;
+use crate::status;
+use crate::validate::ValidatedPipeline;
+
+/// Most pods that are marked in one look. Each that is seen to be marked wakes its pipeline for the others.
+const MARKS: usize = 200;
+
+impl Context {
+    /// The number of workers, and before it is lowered the marks of those that go.
+    pub(super) async fn resize(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+        wanted: i32,
+    ) -> Result<(), ApplyError> {
+        let names = Names::of(&pipeline.key.name);
+        // Just created: the watch wakes this pipeline again.
+        let Some(deployment) = &observed.deployment else { return Ok(()) };
+        let current = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+        let mut pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        // A Deployment divides what it takes away between its templates, whatever is marked.
+        if wanted > 0 && wanted < current && size::has_two_templates(&pods) && !status::is_stuck(deployment) {
+            return Ok(());
+        }
+        let mut step = size::step(current, wanted, &pods);
+        // One that is gone is decided without: it would never be seen marked.
+        loop {
+            let gone = self.mark(pipeline, &step).await?;
+            if gone.is_empty() {
+                break;
+            }
+            pods.retain(|pod| !gone.contains(&pod.name));
+            step = size::step(current, wanted, &pods);
+        }
+        let Some(workers) = step.write else { return Ok(()) };
+        let what = || format!("Deployment {}", names.worker);
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        let body = json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": names.worker, "uid": deployment.uid()},
+            "spec": {"replicas": workers},
+        });
+        self.metrics.written("Deployment");
+        let parameters = PatchParams::apply(SIZE_MANAGER).force();
+        let made = api
+            .patch(&names.worker, &parameters, &Patch::Apply(&body))
+            .await
+            .map_err(|source| ApplyError::Api { what: what(), source })?;
+        self.generations.saw(&pipeline.key, &made);
+        tracing::info!(pipeline = %pipeline.key, from = current, to = workers, "the number of workers changes");
+        Ok(())
+    }
+
+    /// Whether all workers are there, new and available, as far as is known.
+    pub(super) fn is_whole(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> bool {
+        let deployment = observed.deployment.as_deref();
+        deployment.is_some_and(|found| status::is_whole(found, pipeline.size.workers))
+            && !self.is_old(pipeline, observed)
+    }
+
+    /// Marks those that go first and takes marks away. Gives those that are gone.
+    async fn mark(&self, pipeline: &ValidatedPipeline, step: &size::Step) -> Result<Vec<String>, ApplyError> {
+        let marks = step.mark.iter().map(|name| (name, json!(FIRST_TO_GO.to_string())));
+        let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        let mut gone = Vec::new();
+        for (name, cost) in marks.take(MARKS) {
+            let patch = json!({"metadata": {"annotations": {DELETION_COST: cost}}});
+            self.metrics.written("Pod");
+            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => gone.push(name.clone()),
+                Err(source) => return Err(ApplyError::Api { what: format!("Pod {name}"), source }),
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Moves one worker of a fleet that is whole and unevenly spread, by the Eviction API and so under the disruption budget.
+    pub(super) async fn even_out(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+    ) -> Result<(), ApplyError> {
+        let Some(nodes) = self.caches.nodes().filter(|_| self.is_whole(pipeline, observed)) else {
+            return Ok(());
+        };
+        let nodes: Vec<&NodeFacts> = nodes.iter().map(Arc::as_ref).collect();
+        let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        let labels = &self.installation.accelerator_labels;
+        let Some(pod) = spread::to_move(&pipeline.placement, labels, &pods, &nodes) else { return Ok(()) };
+        let may = {
+            let mut moves = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+            moves.entry(pipeline.key.clone()).or_default().may(&nodes)
+        };
+        if !may {
+            return Ok(());
+        }
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        self.metrics.written("Eviction");
+        tracing::info!(pipeline = %pipeline.key, pod = pod.name, "a worker is moved, to spread them");
+        match api.evict(&pod.name, &EvictParams::default()).await {
+            Ok(_) => Ok(()),
+            // The disruption budget says not now, or it is gone.
+            Err(kube::Error::Api(status)) if status.code == 429 || status.code == 404 => Ok(()),
+            Err(source) => Err(ApplyError::Api { what: format!("Eviction of pod {}", pod.name), source }),
+        }
+    }
+}
