@@ -137,6 +137,12 @@ pub enum RecordReadError {
         /// Records there are.
         records: u64,
     },
+    /// The file was written to, or only touched; nobody has looked yet whether its bytes are the same.
+    #[error("the manifest {uri} was touched after it was opened")]
+    Touched {
+        /// Which manifest.
+        uri: ObjectUri,
+    },
     /// The file is not the one that was indexed. Fatal for the stream: what would be read now is other data.
     #[error(
         "the manifest {uri} changed after it was opened: manifests must not change; put it back, or give a new version a new name and start again"

@@ -142,6 +142,8 @@ pub struct Manifest {
     file: File,
     /// States of `file` that are known: that in which it was indexed, at first.
     stamps: Mutex<Stamps>,
+    /// Held by whoever reads all of it to see whether it changed.
+    verifying: Mutex<()>,
     bytes: u64,
     compression: Compression,
     framing: Framing,
@@ -207,7 +209,7 @@ impl Manifest {
 struct Stamps {
     /// The last in which it had the bytes that were indexed.
     good: Stamp,
-    /// The last in which it had others.
+    /// The last in which it had others, or was being written to; none since it was good again.
     bad: Option<Stamp>,
 }
 

@@ -163,6 +163,7 @@ impl Pass {
             uri: self.uri.clone(),
             file,
             stamps: Mutex::new(Stamps { good: stamp, bad: None }),
+            verifying: Mutex::default(),
             bytes,
             compression,
             framing,

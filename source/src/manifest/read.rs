@@ -3,11 +3,11 @@
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt as _;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 
 use super::digest::{BLOCK_BYTES, TreeDigest};
 use super::framing::{Scanner, Span};
-use super::{Manifest, Record, RecordReadError, Stamp};
+use super::{Manifest, Record, RecordReadError, Stamp, Stamps};
 
 /// Read at once while looking for a record. 64 records of usual length fit.
 const CHUNK_BYTES: u64 = 64 << 10;
@@ -20,15 +20,28 @@ impl Manifest {
     /// # Errors
     /// A record that is too long is bad and nothing else is wrong; every other error is fatal for what reads the manifest.
     pub fn record(&self, index: u64) -> Result<Record, RecordReadError> {
-        let place =
-            self.index.find(index).ok_or(RecordReadError::OutOfRange { index, records: self.len() })?;
         loop {
-            let found = self.locate(place, index - place.record);
-            // Only now: what was read before the file changed is what was indexed.
-            if self.is_unchanged(place.offset)? {
-                return found;
+            match self.try_record(index) {
+                Err(RecordReadError::Touched { .. }) => self.verify()?,
+                record => return record,
             }
         }
+    }
+
+    /// The same, for threads that others wait for: a file that was touched is not read through.
+    ///
+    /// # Errors
+    /// As [`record`](Self::record), and [`RecordReadError::Touched`]: [`verify`](Self::verify) says whether it can be read on.
+    pub fn try_record(&self, index: u64) -> Result<Record, RecordReadError> {
+        let place =
+            self.index.find(index).ok_or(RecordReadError::OutOfRange { index, records: self.len() })?;
+        let good = self.good();
+        let found = self.locate(place, index - place.record);
+        // Only now: what was read before the file changed is what was indexed.
+        if self.stamp(place.offset)? == good {
+            return found;
+        }
+        Err(RecordReadError::Touched { uri: self.uri.clone() })
     }
 
     fn locate(&self, place: super::index::Place, mut skip: u64) -> Result<Record, RecordReadError> {
@@ -109,35 +122,43 @@ impl Manifest {
         })
     }
 
-    /// Whether what was read before is what was indexed. False when the file was touched since, as by a backup, and has the same bytes
-    /// after all: then it is to be read again, since nobody knows what it had in between.
-    pub(super) fn is_unchanged(&self, offset: u64) -> Result<bool, RecordReadError> {
-        let stamp = || match self.file.metadata() {
+    /// The last state of the file in which it had the bytes that were indexed, as far as is known. What is read between two looks that
+    /// both show this state is what was indexed.
+    pub(super) fn good(&self) -> Stamp {
+        self.stamps().good
+    }
+
+    fn stamps(&self) -> MutexGuard<'_, Stamps> {
+        self.stamps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn stamp(&self, offset: u64) -> Result<Stamp, RecordReadError> {
+        match self.file.metadata() {
             Ok(metadata) => Ok(Stamp::of(&metadata)),
             Err(source) => Err(RecordReadError::Io { uri: self.uri.clone(), offset, source }),
-        };
-        let now = stamp()?;
-        // Others wait meanwhile: all of it is read at most once for each touch.
-        let mut stamps = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
-        if now == stamps.good {
-            return Ok(true);
         }
-        let changed = || RecordReadError::Changed { uri: self.uri.clone() };
-        if now.size != stamps.good.size || stamps.bad == Some(now) {
-            return Err(changed());
+    }
+
+    /// Looks whether a file that was touched has the bytes that were indexed after all, by reading all of it, once for each touch. Blocks
+    /// for as long as that takes, also while another thread looks.
+    ///
+    /// # Errors
+    /// It has other bytes, is being written to, or cannot be read.
+    pub fn verify(&self) -> Result<(), RecordReadError> {
+        let _turn = self.verifying.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.stamp(0)?;
+        let Stamps { good, bad } = *self.stamps();
+        if now == good {
+            return Ok(());
         }
-        let is_same = self.digest_of_now()? == self.digest;
-        if stamp()? != now {
-            // It is being written to.
-            return Err(changed());
-        }
-        if !is_same {
-            stamps.bad = Some(now);
-            return Err(changed());
+        let is_same = bad != Some(now) && now.size == good.size && self.digest_of_now()? == self.digest;
+        if !is_same || self.stamp(0)? != now {
+            self.stamps().bad = Some(now);
+            return Err(RecordReadError::Changed { uri: self.uri.clone() });
         }
         tracing::warn!(manifest = %self.uri, "the manifest was touched, and has the same bytes as before");
-        stamps.good = now;
-        Ok(false)
+        *self.stamps() = Stamps { good: now, bad: None };
+        Ok(())
     }
 
     /// The digest of the file as it is now.

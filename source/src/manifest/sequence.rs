@@ -76,11 +76,13 @@ impl Records<'_> {
         self.buffer.resize(old + length as usize, 0);
         let block = self.buffer.get_mut(old..).unwrap_or_default();
         loop {
+            let good = manifest.good();
             manifest.read(block, end)?;
             // Only now: what was read before the file changed is what was indexed.
-            if manifest.is_unchanged(end)? {
+            if manifest.stamp(end)? == good {
                 break;
             }
+            manifest.verify()?;
         }
         let (found, skip, left) = (&mut self.found, &mut self.skip, self.left);
         let mut each = |span| {

@@ -295,12 +295,17 @@ impl SampleMaker {
             return Err(MakeError::Lethal { dataset: dataset.name.clone(), evidence }.into());
         }
         let (read, inside) = match &dataset.records {
-            Records::Manifest(_) => {
+            Records::Manifest(_) => loop {
                 let (of, stages) = (Arc::clone(stream), Arc::clone(&self.stages));
-                let read =
-                    self.pool.run(urgency, move |_| stages.record.time(|| read::read(&of, id))).await??;
-                (read, None)
-            }
+                let read = self.pool.run(urgency, move |_| stages.record.time(|| read::read(&of, id)));
+                if let Some(read) = read.await?? {
+                    break (read, None);
+                }
+                // Reading all of it may take a minute: not on a thread that makes samples.
+                if let Err(error) = read::verify(stream, id.dataset).await? {
+                    break (read::interpret(stream, id, Err(error))?, None);
+                }
+            },
             Records::Table(table) => self.row(stream, dataset, table, id, urgency).await?,
         };
         let fetched = self.fetch(stream, &read, inside, urgency).await?;

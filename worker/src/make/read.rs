@@ -1,9 +1,10 @@
 //! Takes a record, gives its text and what pictures it names.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use feedmill_protocol::bad::BadClass;
-use feedmill_source::{ObjectUri, Record, RecordReadError, ReferenceError};
+use feedmill_source::{Manifest, ObjectUri, Record, RecordReadError, ReferenceError};
 use feedmill_text::fault::FaultClass;
 use feedmill_text::processor::Prepared;
 use feedmill_text::record::{Conversation, ImageReference, Row, parse_record, read_row};
@@ -86,14 +87,37 @@ impl Place {
     }
 }
 
-/// A record of a manifest.
-pub(super) fn read(stream: &Stream, id: RecordId) -> Result<ReadSample, Attempt> {
+/// A record of a manifest; None where that was touched, and has to be looked at first.
+pub(super) fn read(stream: &Stream, id: RecordId) -> Result<Option<ReadSample>, Attempt> {
     let dataset =
         stream.datasets.get(id.dataset).ok_or_else(|| MakeError::Internal("no such data set".into()))?;
     let Records::Manifest(manifest) = &dataset.records else {
         return Err(MakeError::Internal("the data set has rows, not lines".into()).into());
     };
-    interpret(stream, id, manifest.record(id.record))
+    match manifest.try_record(id.record) {
+        Err(RecordReadError::Touched { .. }) => Ok(None),
+        record => interpret(stream, id, record).map(Some),
+    }
+}
+
+/// Looks whether a manifest that was touched has the bytes that were opened, on a thread of its own and once for all who ask.
+pub(super) async fn verify(
+    stream: &Arc<Stream>,
+    dataset: usize,
+) -> Result<Result<(), RecordReadError>, MakeError> {
+    let lost = || MakeError::Internal("no such data set".into());
+    let set = stream.datasets.get(dataset).ok_or_else(lost)?;
+    let _turn = set.verifying.lock().await;
+    let of = Arc::clone(stream);
+    let verified = tokio::task::spawn_blocking(move || {
+        let manifest = of.datasets.get(dataset).and_then(|set| set.records.manifest());
+        manifest.map_or(Ok(()), Manifest::verify)
+    });
+    let verified = verified.await.map_err(|error| MakeError::Internal(error.to_string()))?;
+    if verified.is_ok() {
+        set.note_unchanged();
+    }
+    Ok(verified)
 }
 
 /// What a record says that was read already.

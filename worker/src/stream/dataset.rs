@@ -40,6 +40,8 @@ pub struct Dataset {
     pub missing: MissingLooksLike,
     /// Whether the records were seen to have changed since they were opened.
     changed: AtomicBool,
+    /// Held by whoever looks whether they have.
+    pub(crate) verifying: tokio::sync::Mutex<()>,
 }
 
 /// Where the records of a data set stand.
@@ -80,7 +82,7 @@ impl Records {
     pub fn changed_remedy(&self) -> &'static str {
         match self {
             Records::Manifest(_) => {
-                "restore the manifest and start again, or give the new one a name of its own"
+                "restore the manifest, or give the new one a name of its own and start again"
             }
             Records::Table(_) => "restore the Parquet file and start again, or give the new one another name",
         }
@@ -247,11 +249,16 @@ impl Dataset {
             missing: missing.unwrap_or(MissingLooksLike::NotFound),
             spec: spec.clone(),
             changed: AtomicBool::new(false),
+            verifying: tokio::sync::Mutex::default(),
         })
     }
 
-    /// Notes that the records are not what they were any more, which nothing but a new start mends; it is logged the
-    /// first time.
+    /// Notes that the records are what they were, after all or again.
+    pub(crate) fn note_unchanged(&self) {
+        self.changed.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes that the records are not what they were any more; it is logged the first time.
     pub(crate) fn note_changed(&self, stream: &str, detail: &str) {
         if !self.changed.swap(true, Ordering::Relaxed) {
             let remedy = self.records.changed_remedy();
