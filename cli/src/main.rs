@@ -89,7 +89,12 @@ async fn succeeding(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::R
 /// Runs to the end and says what went wrong.
 fn on_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    // Whoever read standard error may be gone, and telling of that would panic in the middle of whatever logs.
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
+    log.without_time().init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

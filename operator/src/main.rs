@@ -25,7 +25,12 @@ enum Command {
 
 fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Whoever read standard error may be gone, and telling of that would panic in the middle of whatever logs.
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false)
+        .init();
     let result = match Cli::parse().command {
         Command::Run(arguments) => feedmill_operator::run::main(&arguments),
         Command::Crd => print(),

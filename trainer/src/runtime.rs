@@ -50,8 +50,13 @@ pub fn handle() -> PyResult<Handle> {
 /// standard error; `FEEDMILL_LOG` says otherwise, as `RUST_LOG` does elsewhere.
 fn say_warnings() {
     let filter = EnvFilter::try_from_env("FEEDMILL_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    // Whoever read standard error may be gone, and telling of that would panic in the middle of whatever warns.
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     // A second runtime, after a fork, finds the first one's.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    drop(log.try_init());
 }
 
 /// Refuses what was made before a fork, whose connections and threads are the parent's.

@@ -286,14 +286,13 @@ impl App {
 
     /// Data is read: batches can be asked for, unless it is draining already.
     pub fn ready(&self, loaded: Loaded) {
-        if self.hold(loaded) {
-            self.open();
-        }
+        self.hold(loaded);
+        self.open();
     }
 
-    /// Data is read, and told of; batches cannot be asked for yet. False when it was read before.
-    pub fn hold(&self, loaded: Loaded) -> bool {
-        self.loaded.set(loaded).is_ok()
+    /// Data is read, and told of; batches cannot be asked for yet. What was read before stays.
+    pub fn hold(&self, loaded: Loaded) -> &Loaded {
+        self.loaded.get_or_init(|| loaded)
     }
 
     /// Batches can be asked for from now on.

@@ -4,7 +4,7 @@
 //! manifest or the processor's files were overwritten, must not serve beside those that computed the first.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use feedmill_protocol::plan::PlanDigest;
@@ -19,11 +19,12 @@ pub fn other<'a>(folder: &Path, streams: impl Iterator<Item = (&'a str, PlanDige
 }
 
 fn differs(folder: &Path, name: &str, digest: PlanDigest) -> Option<String> {
-    // Nothing is agreed on yet.
-    let file = File::open(folder.join(name)).ok()?;
     let mut text = String::new();
-    let expected = match file.take(MAX_BYTES).read_to_string(&mut text) {
+    let read = File::open(folder.join(name)).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
+    let expected = match read {
         Ok(_) => text.trim(),
+        // Nothing is agreed on yet.
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
         Err(_) => "something that cannot be read",
     };
     (expected != digest.to_string()).then(|| {
@@ -52,6 +53,9 @@ mod tests {
         }
         std::fs::write(folder.path().join("train"), [0xff, 0xfe]).unwrap();
         assert!(other("train").is_some());
+        std::fs::remove_file(folder.path().join("train")).unwrap();
+        std::fs::create_dir(folder.path().join("train")).unwrap();
+        assert!(other("train").is_some(), "it is there, and cannot be read");
         // Another stream is none of its business.
         assert_eq!(other("eval"), None);
     }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use feedmill_protocol::http::{Problem, problem_kind};
@@ -123,7 +124,7 @@ impl Reports {
             return Ok(());
         }
         // Before anything of it is kept: a rank without room leaves no trace in its run either.
-        self.make_room(now, &key)?;
+        make_room(&mut self.kept, MAX_REPORTS, &key, |(at, _)| now.duration_since(*at) < REPORT_LIFE)?;
         if let Some(begin) = report.begin {
             self.hold_against_others(now, &report, begin)?;
         }
@@ -139,17 +140,6 @@ impl Reports {
         }
         self.kept.insert(key, (now, report));
         Ok(())
-    }
-
-    fn make_room(&mut self, now: Instant, key: &Key) -> Result<(), Refusal> {
-        if self.kept.len() < MAX_REPORTS || self.kept.contains_key(key) {
-            return Ok(());
-        }
-        self.kept.retain(|_, (at, _)| now.duration_since(*at) < REPORT_LIFE);
-        match self.kept.len() < MAX_REPORTS {
-            true => Ok(()),
-            false => Err(Refusal::NoRoom),
-        }
     }
 
     /// The last report of each rank, those that have grown old left out.
@@ -195,12 +185,7 @@ impl Reports {
         begin: RunBegin,
     ) -> Result<(), Refusal> {
         let said = Said { stream: report.stream.clone(), rank: report.rank, size: report.size, begin };
-        if self.runs.len() >= MAX_RUNS && !self.runs.contains_key(&report.run) {
-            self.runs.retain(|_, run| now.duration_since(run.heard) < REPORT_LIFE);
-            if self.runs.len() >= MAX_RUNS {
-                return Err(Refusal::NoRoom);
-            }
-        }
+        make_room(&mut self.runs, MAX_RUNS, &report.run, |run| now.duration_since(run.heard) < REPORT_LIFE)?;
         let alone = |said: &Said| Stream { said: said.clone(), ranks: BTreeSet::from([said.rank]) };
         let known = self.runs.get_mut(&report.run).filter(|run| now.duration_since(run.heard) < REPORT_LIFE);
         let Some(run) = known else {
@@ -228,6 +213,20 @@ impl Reports {
         run.ranks.insert(said.rank);
         Ok(())
     }
+}
+
+/// Sees to it that one more may be kept, by forgetting the old ones if need be.
+fn make_room<K: Eq + Hash, V>(
+    kept: &mut HashMap<K, V>,
+    most: usize,
+    key: &K,
+    is_young: impl Fn(&V) -> bool,
+) -> Result<(), Refusal> {
+    if kept.len() < most || kept.contains_key(key) {
+        return Ok(());
+    }
+    kept.retain(|_, value| is_young(value));
+    if kept.len() < most { Ok(()) } else { Err(Refusal::NoRoom) }
 }
 
 #[cfg(test)]

@@ -69,24 +69,13 @@ pub fn main_with(args: &WorkerArgs, fill: FillPatches) -> ExitCode {
 /// Logs to standard error.
 pub(crate) fn set_up_log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
+    // Whoever read the log may be gone, and telling of that would panic in the middle of whatever logs.
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     // A second subscriber in the same process is refused, and the first one goes on.
-    drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| ForgivingStderr).try_init());
-}
-
-/// Standard error that never fails: whoever read the log may be gone, and the subscriber would panic in the
-/// middle of whatever logs.
-struct ForgivingStderr;
-
-impl Write for ForgivingStderr {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        drop(std::io::stderr().write_all(bytes));
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        drop(std::io::stderr().flush());
-        Ok(())
-    }
+    drop(log.try_init());
 }
 
 fn run(args: &WorkerArgs, fill: FillPatches) -> anyhow::Result<()> {
@@ -117,18 +106,14 @@ async fn live(settings: Settings, machinery: Machinery, guard: Guard) -> anyhow:
     let app = Arc::new(App::new(settings.name.clone(), machinery).guarded(guard));
     let (stop, stopped) = watch::channel(false);
     let server = tokio::spawn(serve(Arc::clone(&app), listener, stopped, settings.drain));
+    let live = async {
+        let loaded = load(&app).await?;
+        report_streams(&loaded);
+        serve_by_plan(&app, app.hold(loaded), settings.plan_dir.as_deref()).await;
+        anyhow::Ok(())
+    };
     let result = tokio::select! {
-        loaded = load(&app) => match loaded {
-            Ok(loaded) => {
-                report_streams(&loaded);
-                app.hold(loaded);
-                tokio::select! {
-                    never = serve_by_plan(&app, settings.plan_dir.as_deref()) => match never {},
-                    told = told_to_stop(settings.exit_with_stdin) => told,
-                }
-            }
-            Err(error) => Err(error.into()),
-        },
+        ended = live => ended,
         told = told_to_stop(settings.exit_with_stdin) => told,
     };
     app.drain();
@@ -197,41 +182,25 @@ async fn load(app: &Arc<App>) -> Result<Loaded, StreamError> {
 
 /// Serves while this worker's plan is the one to serve by, and for ever where none is given. Several workers may have begun to serve before
 /// their fleet agreed on a plan, or before they were told of it.
-async fn serve_by_plan(app: &App, folder: Option<&Path>) -> Infallible {
-    loop {
-        by_plan(app, folder).await;
+async fn serve_by_plan(app: &App, loaded: &Loaded, folder: Option<&Path>) -> Infallible {
+    let Some(folder) = folder else {
         app.open();
-        not_by_plan(app, folder).await;
-        app.close();
-    }
-}
-
-/// Ends when this worker's plan is no longer the one to serve by.
-async fn not_by_plan(app: &App, folder: Option<&Path>) {
-    let (Some(folder), Some(loaded)) = (folder, app.loaded.get()) else {
         return std::future::pending().await;
     };
-    loop {
-        tokio::time::sleep(LOAD_PAUSE).await;
-        let streams = loaded.streams().iter().map(|stream| (stream.name.as_str(), stream.digest));
-        if expected_plan::other(folder, streams).is_some() {
-            return;
-        }
-    }
-}
-
-/// Ends when this worker's plan is the one to serve by, at once where none is given.
-async fn by_plan(app: &App, folder: Option<&Path>) {
-    let (Some(folder), Some(loaded)) = (folder, app.loaded.get()) else { return };
-    let mut told = String::new();
+    let mut told = None;
     loop {
         let streams = loaded.streams().iter().map(|stream| (stream.name.as_str(), stream.digest));
-        let Some(reason) = expected_plan::other(folder, streams) else { return };
-        if reason != told {
-            tracing::error!("{reason}");
-            app.set_doing(reason.clone());
-            told = reason;
+        let other = expected_plan::other(folder, streams);
+        match &other {
+            None => app.open(),
+            Some(reason) if told.as_ref() != Some(reason) => {
+                tracing::error!("{reason}");
+                app.set_doing(reason.clone());
+                app.close();
+            }
+            Some(_) => {}
         }
+        told = other;
         // What is mounted changes when the fleet agrees on another plan.
         tokio::time::sleep(LOAD_PAUSE).await;
     }

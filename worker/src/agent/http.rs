@@ -139,9 +139,7 @@ async fn answer_batch(
     let known = headers.get(header::IF_NONE_MATCH);
     let mut response =
         if known.is_some() && known.map(HeaderValue::as_bytes) == etag.as_deref().map(str::as_bytes) {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
-            response
+            answer::empty(StatusCode::NOT_MODIFIED)
         } else {
             let ticket = request.extensions.get::<Arc<Leases>>().map(|leases| leases.open(bytes));
             let body = Bytes::from_owner(Answer { lease: held.lease, _permit: permit, _ticket: ticket });
@@ -207,7 +205,7 @@ async fn report(State(agent): Shared, request: Request) -> Response<Body> {
         agent.report(report).await
     };
     match passed_on.await {
-        Ok(()) => answer::no_content(),
+        Ok(()) => answer::empty(StatusCode::NO_CONTENT),
         Err(refusal) => refused(&refusal),
     }
 }

@@ -29,10 +29,10 @@ pub(crate) fn not_found(detail: impl Into<String>) -> Problem {
     Problem::new(problem_kind::NOT_FOUND, 404, "there is no such thing here", detail)
 }
 
-/// 204: it is done, and there is nothing to say.
-pub(crate) fn no_content() -> Response<Body> {
+/// A status, and nothing else.
+pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
+    *response.status_mut() = status;
     response
 }
 

@@ -114,8 +114,7 @@ async fn answer_batch(
     let etag = frame::etag(&samples, &layout, asked.range, asked.stop);
     let known = headers.get(header::IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == etag.as_bytes());
     if known {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        let response = answer::empty(StatusCode::NOT_MODIFIED);
         return Ok(finish(response, &etag, stream.digest.to_string(), None));
     }
     let rows = samples.len() as u64;
@@ -232,7 +231,7 @@ async fn report(State(app): Shared, request: Request) -> Response<Body> {
         app.reports(|reports, now| reports.keep(now, report)).map_err(|refusal| refusal.problem())
     };
     match kept.await {
-        Ok(()) => answer::no_content(),
+        Ok(()) => answer::empty(StatusCode::NO_CONTENT),
         Err(problem) => answer::problem(&problem),
     }
 }
