@@ -64,9 +64,8 @@ impl ChatTemplate {
         if date.is_none() && source.contains("strftime_now") {
             return Err(TemplateError::NeedsDate);
         }
-        // Arguments may hold the characters that mark texts in outlines.
-        let marked = globals.iter().any(|(_, value)| value.to_string().chars().any(is_private));
-        let outlines = (BuiltinTemplate::has(source) && !marked).then(Outlines::new);
+        // Ours write no argument, which could hold the characters that mark texts in outlines.
+        let outlines = BuiltinTemplate::has(source).then(Outlines::new);
         let (source, marks_generation) = mark_generation(source);
         let mut environment = environment().map_err(|error| TemplateError::Compile(error.to_string()))?;
         environment.add_filter("feedmill_generation", |text: String| {

@@ -40,6 +40,8 @@ const WRITTEN: [&str; 6] = ["messages", "images", "image", "tools", "system", "i
 pub struct RowTemplate {
     environment: Arc<Environment<'static>>,
     source: Arc<str>,
+    /// Names that it reads and does not set itself, sorted: columns.
+    columns: Arc<[String]>,
 }
 
 /// Why a data set's template cannot be used.
@@ -92,7 +94,12 @@ impl RowTemplate {
         {
             return Err(broken(&error));
         }
-        Ok(Self { environment: Arc::new(environment), source: source.into() })
+        let named =
+            environment.get_template(NAME).map_err(|error| broken(&error))?.undeclared_variables(false);
+        let is_global = |name: &str| environment.globals().any(|(global, _)| global == name);
+        let mut columns: Vec<String> = named.into_iter().filter(|name| !is_global(name)).collect();
+        columns.sort_unstable();
+        Ok(Self { environment: Arc::new(environment), source: source.into(), columns: columns.into() })
     }
 
     /// The template as written.
@@ -142,6 +149,20 @@ impl RowTemplate {
         Ok(Row { fields: record, blobs })
     }
 
+    /// Which columns it names and the row has not, and those that the row has, for people.
+    fn missing(&self, fields: &Map<String, Value>) -> String {
+        let quoted = |names: Vec<&String>| {
+            let names: Vec<String> =
+                names.into_iter().take(MOST_NAMED).map(|name| format!("{:?}", cut(name))).collect();
+            names.join(", ")
+        };
+        let missing: Vec<&String> = self.columns.iter().filter(|name| !fields.contains_key(*name)).collect();
+        if missing.is_empty() {
+            return String::new();
+        }
+        format!("; the record has no column {}, it has {}", quoted(missing), quoted(fields.keys().collect()))
+    }
+
     fn render(&self, fields: &Map<String, Value>) -> Result<String, RecordError> {
         let template = self.environment.get_template(NAME);
         let template = template.map_err(|error| RecordError::Template(describe(&error)))?;
@@ -154,31 +175,12 @@ impl RowTemplate {
         }
         result.map_err(|error| {
             let missing = match error.kind() {
-                ErrorKind::UndefinedError => self.missing(&template, fields),
+                ErrorKind::UndefinedError => self.missing(fields),
                 _ => String::new(),
             };
             RecordError::Template(describe(&error) + &missing)
         })?;
         String::from_utf8(text.0).map_err(|_| wrong("the template wrote no text"))
-    }
-}
-
-impl RowTemplate {
-    /// Which columns the template names and the row has not, and those it has, for people.
-    fn missing(&self, template: &minijinja::Template<'_, '_>, fields: &Map<String, Value>) -> String {
-        let known = |name: &str| self.environment.globals().any(|(global, _)| global == name);
-        let mut missing: Vec<String> = template.undeclared_variables(false).into_iter().collect();
-        missing.retain(|name| !fields.contains_key(name) && !known(name));
-        missing.sort();
-        if missing.is_empty() {
-            return String::new();
-        }
-        let quoted = |names: &mut dyn Iterator<Item = &String>| {
-            let names: Vec<String> = names.take(MOST_NAMED).map(|name| format!("{:?}", cut(name))).collect();
-            names.join(", ")
-        };
-        let (missing, has) = (quoted(&mut missing.iter()), quoted(&mut fields.keys()));
-        format!("; the record has no column {missing}, it has {has}")
     }
 }
 

@@ -50,25 +50,17 @@ impl Outlines {
         shape.hash(&mut hasher);
         // The remainder is less than SHAPES.
         let start = (hasher.finish() % SHAPES as u64) as usize;
-        let mut room = None;
-        for place in self.0.iter().cycle().skip(start).take(TRIES) {
-            match place.get() {
-                Some((known, outline)) if **known == *shape => {
-                    return outline.as_ref()?.fill(conversation, hider);
-                }
-                Some(_) => {}
-                None => {
-                    room = Some(place);
-                    break;
-                }
-            }
-        }
+        let fits = |place: &&OnceLock<Known>| place.get().is_none_or(|(known, _)| **known == *shape);
         // Without room the template would be run twice each time.
-        let room = room?;
+        let place = self.0.iter().cycle().skip(start).take(TRIES).find(fits)?;
+        // Another thread may have filled it meanwhile, with another shape.
+        if let Some((_, outline)) = place.get().filter(|(known, _)| **known == *shape) {
+            return outline.as_ref()?.fill(conversation, hider);
+        }
         let outline = run(&marked(conversation)).map(|rendered| Outline::read(&rendered));
         let text = outline.as_ref().and_then(|outline| outline.fill(conversation, hider));
         // Another thread may have been faster: then this one is made again when it is met again.
-        let _ = room.set((shape.into_boxed_slice(), outline));
+        let _ = place.set((shape.into_boxed_slice(), outline));
         text
     }
 }
