@@ -92,10 +92,8 @@ impl Fleet {
                     Ok(bytes) => return stream_plan(&bytes, &member.endpoint, stream),
                     Err(fault) => fault,
                 };
-                if fault.is_refusal() {
-                    return Err(ClientError::control(&member.endpoint, PATH_PLAN, fault));
-                }
                 match fault.verdict() {
+                    Verdict::Fatal => return Err(ClientError::control(&member.endpoint, PATH_PLAN, fault)),
                     Verdict::Denied => denied = Some((member.endpoint.clone(), Box::new(fault.clone()))),
                     Verdict::Down => {}
                     _ => others = true,

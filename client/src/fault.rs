@@ -165,11 +165,6 @@ impl Fault {
         }
     }
 
-    /// True when the worker says that the question is at fault.
-    pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Fault::Status { status, .. } if (400..500).contains(status))
-    }
-
     /// True when the process may have died of the range, or hangs in it: the connection broke while it worked, or
     /// no answer came although the connection lives. A worker that drains closes in order, and one that nobody
     /// reaches was not asked. Counting too many costs a child process, and no byte.

@@ -30,7 +30,6 @@ const MOST_SAVED: f64 = 8.0;
 pub struct ReadyTimes {
     newest: VecDeque<Duration>,
     median: Option<Duration>,
-    longest: Option<Duration>,
 }
 
 impl ReadyTimes {
@@ -44,7 +43,6 @@ impl ReadyTimes {
             let mut sorted: Vec<Duration> = self.newest.iter().rev().take(KEPT).copied().collect();
             sorted.sort_unstable();
             self.median = sorted.get(sorted.len() / 2).copied();
-            self.longest = self.newest.iter().max().copied();
         }
     }
 
@@ -57,7 +55,7 @@ impl ReadyTimes {
     /// The longest of a few more; None before there are enough.
     #[must_use]
     pub fn longest(&self) -> Option<Duration> {
-        self.longest
+        self.median.and(self.newest.iter().max().copied())
     }
 }
 

@@ -217,11 +217,12 @@ impl Agent {
                     Ok(body) => return stream_plan(body.as_bytes(), url, stream),
                     Err(fault) => fault,
                 };
-                if fault.verdict() == Verdict::Denied {
-                    return Err(ClientError::Denied { worker: url.clone(), fault: Box::new(fault) });
-                }
-                if fault.is_refusal() {
-                    return Err(ClientError::control(url, PATH_PLAN, fault));
+                match fault.verdict() {
+                    Verdict::Denied => {
+                        return Err(ClientError::Denied { worker: url.clone(), fault: Box::new(fault) });
+                    }
+                    Verdict::Fatal => return Err(ClientError::control(url, PATH_PLAN, fault)),
+                    _ => {}
                 }
                 history.push(Attempt { worker: url.clone(), after: chance::now() - begin, fault });
                 failures = failures.saturating_add(1);
