@@ -311,6 +311,22 @@ class Seen(FleetCase):
         self.assertEqual((len(early), len(late)), (2, 2))
         self.assertEqual([batch.range for batch in late], [batch.range for batch in early])
 
+    def test_an_end_is_the_same_whether_another_global_batch_comes_early_or_late(self) -> None:
+        early, late = self.loader(max_steps=5, run="batch-early"), self.loader(max_steps=5, run="batch-late")
+        early.set_global_batch(16)
+        self.assertGreater(late.samples_per_epoch, 0)
+        late.set_global_batch(16)
+        self.assertEqual((len(early), len(late)), (len(late), len(early)))
+        ends = [list(loader)[-1].range[1] for loader in (early, late)]
+        self.assertEqual(ends[0], ends[1])
+
+    def test_a_state_with_numbers_that_cannot_be_is_refused_as_one(self) -> None:
+        for consumed, skips in ((2**64, []), (0, [[0, 2**64]])):
+            loader = self.loader(run="numbers")
+            state = {"version": 1, "stream": "train", "consumed": consumed, "skips": skips, "plan": None}
+            with self.assertRaises(feedmill.StateError):
+                loader.load_state_dict(state)
+
     def test_the_model_is_known_before_a_state_is_loaded(self) -> None:
         loader = self.loader(run="model")
         self.assertGreater(loader.model["patch"], 0)

@@ -74,6 +74,24 @@ class Guarded(unittest.TestCase):
         self.file("ours", NEW)
         self.assertEqual(sorted(hashes(loader)), list(range(16)))
 
+    def test_a_token_that_expires_while_training_is_an_error_that_another_one_heals(self) -> None:
+        theirs = self.file("ours", NEW)
+        # An epoch after the other, until the worker's new tokens are in use.
+        loader = self.loader(token_file=theirs, max_steps=None)
+        ends = [next(loader).range[1]]
+        self.file("tokens", OLD)
+        with self.assertRaises(AccessDenied) as caught:
+            for batch in loader:
+                self.assertEqual(batch.range[0], ends[-1])
+                ends.append(batch.range[1])
+        self.assertEqual((caught.exception.rank, caught.exception.worker), (0, self.worker.url))
+        self.assertNotIn(NEW[:12], str(caught.exception))
+        consumed = loader.state_dict()["consumed"]
+        self.file("ours", OLD)
+        self.assertEqual(next(loader).range[0], ends[-1])
+        # Whole global batches before it: what a checkpoint would have said.
+        self.assertEqual(consumed, ends[-1] // SETTINGS["global_batch"] * SETTINGS["global_batch"])
+
     def test_what_cannot_be_a_token_is_a_setting(self) -> None:
         cases = [
             ({"token": "short"}, "16"),

@@ -27,8 +27,8 @@ class BadRows:
         self._warned = False
 
     def log(self, batch: Batch) -> None:
-        """Logs a batch's bad rows, the first ones of a run alone."""
-        if not batch.num_bad or self._logged >= BAD_ROWS_LOGGED:
+        """Logs a batch's bad rows, the first ones of a run alone and on rank 0 alone."""
+        if self._rank or not batch.num_bad or self._logged >= BAD_ROWS_LOGGED:
             return
         for row in batch.info:
             if row["fault"] is not None and self._logged < BAD_ROWS_LOGGED:

@@ -41,9 +41,13 @@ class Ledger:
                 _log.warning("ledger %s cannot be written, training goes on without: %s", self.path, error)
 
     def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                os.close(file)
+            except OSError as error:
+                # Some disks say only now that they are full.
+                _log.warning("the last lines of ledger %s may be lost: %s", self.path, error)
 
 
 def open_ledger(path: str | os.PathLike[str] | None, dp_rank: int) -> Ledger | None:

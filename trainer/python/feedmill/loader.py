@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import time
@@ -140,7 +139,7 @@ class Loader:
         self.on_bad = on_bad
         self.accept_plan = accept_plan
         self._global_batch: GlobalBatch = global_batch
-        self._epochs, self._max_steps, self._max_samples = epochs, max_steps, max_samples
+        self._epochs = epochs
         self._skips = checked_skips(skips)
         self._tensors = None if tensors is None else tuple(tensors)
         self._window, self._window_bytes, self._timeout = window, window_bytes, timeout
@@ -165,8 +164,10 @@ class Loader:
         self._bad_rows = BadRows(dp_rank, stream)
         self._step: dict[str, Any] | None = None
         self._closed = self._ready = False
+        #: What max_steps and max_samples allow, from the very begin; another global batch does not change it later.
+        self._most_samples = self._most(max_steps, max_samples)
         # Arithmetic that does not divide is refused here, before anything is asked.
-        self._new_course(consumed, stop=None)
+        self._adopt(self._new_course(consumed, stop=None), consumed)
         self.run = run_name(run, dp_size)
         self._ledger = ledgers.open_ledger(ledger, dp_rank)
 
@@ -251,6 +252,7 @@ class Loader:
             self._window_bytes,
             course,
         )
+        self._adopt(course, self._begin)
 
     def close(self) -> None:
         """Takes back all requests; lets go of this machine's workers. The loader gives no more batches."""
@@ -326,9 +328,10 @@ class Loader:
             raise StateError(f"state has plan {plan!r}, which is no digest")
         try:
             before = checked_skips(state.get("skips", ()))
-        except (ConfigError, TypeError) as error:
-            raise StateError(f"state has skips {state.get('skips')!r}: {error}") from error
-        skips = merged_skips(before, self._skips, _feedmill.position_of(consumed, before))
+            position = _feedmill.position_of(consumed, before)
+        except (ConfigError, TypeError, OverflowError) as error:
+            raise StateError(f"state has consumed {consumed!r} and skips {state.get('skips')!r}: {error}") from error
+        skips = merged_skips(before, self._skips, position)
         old = self._skips, self._expected_plan
         self._skips, self._expected_plan = skips, plan or self._expected_plan
         try:
@@ -517,12 +520,10 @@ class Loader:
             ends.append(_feedmill.position_of(self._most_samples - 1, self._skips) + 1)
         return min(ends, default=None)
 
-    @functools.cached_property
-    def _most_samples(self) -> int | None:
-        """What max_steps and max_samples allow, from the very begin; another global batch does not change it later."""
-        most = [] if self._max_samples is None else [self._max_samples]
-        if self._max_steps is not None:
-            most.append(self._samples_of(self._max_steps))
+    def _most(self, max_steps: int | None, max_samples: int | None) -> int | None:
+        most = [] if max_samples is None else [max_samples]
+        if max_steps is not None:
+            most.append(self._samples_of(max_steps))
         return min(most, default=None)
 
     def _samples_of(self, steps: int) -> int:
@@ -545,16 +546,17 @@ class Loader:
             course.add_step(self._size_at(consumed))
         else:
             course.go_on(self._size_at(consumed))
-        self._course, self._begin, self._taken, self._held = course, consumed, 0, None
         return course
 
+    def _adopt(self, course: _feedmill.Course, consumed: int) -> None:
+        self._course, self._begin, self._taken, self._held, self._step = course, consumed, 0, None, None
+
     def _turn(self, consumed: int) -> None:
-        if self._puller is None:
-            self._new_course(consumed, stop=None)
-            return
-        course = self._new_course(consumed, self._stop())
-        self._puller.follow(course)
-        self._step = None
+        course = self._new_course(consumed, stop=None if self._puller is None else self._stop())
+        # Before anything is changed: it may refuse.
+        if self._puller is not None:
+            self._puller.follow(course)
+        self._adopt(course, consumed)
 
     def _know_ahead(self) -> None:
         """Asks the schedule for the steps that the window will need."""
@@ -570,8 +572,7 @@ class Loader:
 
     def _account(self, batch: Batch, waited: float) -> None:
         self._totals.add(batch)
-        if self.dp_rank == 0:
-            self._bad_rows.log(batch)
+        self._bad_rows.log(batch)
         if self._ledger is not None:
             if self._step is None:
                 self._step = ledgers.new_step(self, batch)
@@ -587,5 +588,3 @@ class Loader:
             "a feedmill.Loader belongs to its process and cannot be pickled; give a DataLoader's workers a "
             "feedmill.torch.IterableDataset, which makes one where it is iterated"
         )
-
-
