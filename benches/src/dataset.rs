@@ -48,6 +48,8 @@ pub struct PipelineText<'a> {
     pub s3: bool,
     /// Most pixels of a picture after the resize.
     pub max_pixels: u64,
+    /// YAML of `spec.processor` beside its place and bounds, as `chatTemplate: Qwen3VL`; mostly nothing.
+    pub processor: &'a str,
     /// YAML of `spec.cache`.
     pub cache: &'a str,
     /// YAML of `spec.limits`.
@@ -204,12 +206,12 @@ impl Dataset {
     pub fn pipeline(&self, text: &PipelineText<'_>) -> anyhow::Result<PathBuf> {
         let at =
             if text.s3 { format!("s3://{BUCKET}") } else { format!("file://{}", self.bucket().display()) };
-        let PipelineText { max_pixels, cache, limits, .. } = text;
+        let PipelineText { max_pixels, processor, cache, limits, .. } = text;
         let min_pixels = (*max_pixels).min(65_536);
         let yaml = format!(
             "apiVersion: feedmill.dev/v1alpha1\nkind: DataPipeline\nmetadata: {{name: bench}}\nspec:\n  \
              s3: {{region: us-east-1, forcePathStyle: true}}\n  processor: {{uri: \"{at}/processor/\", \
-             minPixels: {min_pixels}, maxPixels: {max_pixels}, maxTokens: 32768}}\n  limits: {{{limits}}}\n  \
+             minPixels: {min_pixels}, maxPixels: {max_pixels}, maxTokens: 32768, {processor}}}\n  limits: {{{limits}}}\n  \
              cache: {{{cache}}}\n  streams:\n    - name: train\n      seed: 42\n      badSamples: Fail\n      \
              datasets: [{{name: photos, uri: \"{at}/data/photos.jsonl\", imageBaseUri: \"{at}/images/\"}}]\n"
         );

@@ -63,7 +63,8 @@ fn main() -> anyhow::Result<()> {
     let load_before = load();
     let program = worker_program(arguments.worker.as_deref())?;
     let dataset = Dataset::write(&photos::usual(64)?, 64)?;
-    let text = PipelineText { s3: false, max_pixels: 602_112, cache: CACHE, limits: USUAL_LIMITS };
+    let text =
+        PipelineText { s3: false, max_pixels: 602_112, processor: "", cache: CACHE, limits: USUAL_LIMITS };
     let mut worker = Worker::start(&program, &dataset, &dataset.pipeline(&text)?, 2, None)?;
     let mut connection = worker.ready()?;
     let all = (arguments.rounds + WARM_UP) * arguments.ranges;

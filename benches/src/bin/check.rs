@@ -161,7 +161,8 @@ fn images(arguments: &Arguments) -> anyhow::Result<Value> {
     let dataset = Dataset::write(&pictures, arguments.pictures as u64)?;
     let (server, endpoint) = roles::start_s3(&dataset)?;
     let (cache, limits) = ("sharedMemory: 64Mi, fetch: 256Mi, decode: 1Gi", "maxImagePixels: 30000000");
-    let path = dataset.pipeline(&PipelineText { s3: true, max_pixels: 602_112, cache, limits })?;
+    let path =
+        dataset.pipeline(&PipelineText { s3: true, max_pixels: 602_112, processor: "", cache, limits })?;
     let pipeline = read_pipeline(&path)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let in_flight = arguments.in_flight;
@@ -264,11 +265,9 @@ fn text(arguments: &Arguments, records: u64, sentences: usize) -> anyhow::Result
     let manifest = root.join("data/photos.jsonl");
     write(&manifest, arguments.words, records, sentences)?;
     let (cache, limits) = ("sharedMemory: 64Mi, fetch: 256Mi, decode: 1Gi", "maxImagePixels: 30000000");
-    let path = dataset.pipeline(&PipelineText { s3: false, max_pixels: 602_112, cache, limits })?;
-    if arguments.builtin_template {
-        let text = std::fs::read_to_string(&path)?;
-        std::fs::write(&path, text.replacen("processor: {", "processor: {chatTemplate: Qwen3VL, ", 1))?;
-    }
+    let processor = if arguments.builtin_template { "chatTemplate: Qwen3VL" } else { "" };
+    let path =
+        dataset.pipeline(&PipelineText { s3: false, max_pixels: 602_112, processor, cache, limits })?;
     let pipeline = read_pipeline(&path)?;
     let bytes = std::fs::read(&manifest)?;
     let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();

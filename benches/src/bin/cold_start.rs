@@ -47,6 +47,7 @@ fn main() -> anyhow::Result<()> {
     let pipeline = dataset.pipeline(&PipelineText {
         s3: false,
         max_pixels: 602_112,
+        processor: "",
         cache: USUAL_CACHE,
         limits: USUAL_LIMITS,
     })?;

@@ -72,7 +72,8 @@ fn main() -> anyhow::Result<ExitCode> {
     drop((files, different));
     let cache = "sharedMemory: 512Mi, fetch: 512Mi, decode: 1800Mi";
     let limits = "maxImagePixels: 64000000, maxImageBytes: 32Mi, maxSampleBytes: 64Mi";
-    let pipeline = dataset.pipeline(&PipelineText { s3: true, max_pixels: 2_007_040, cache, limits })?;
+    let pipeline =
+        dataset.pipeline(&PipelineText { s3: true, max_pixels: 2_007_040, processor: "", cache, limits })?;
     let (_s3, endpoint) = roles::start_s3(&dataset)?;
     let mut worker = Worker::start(&program, &dataset, &pipeline, arguments.threads, Some(&endpoint))?;
     worker.ready()?;

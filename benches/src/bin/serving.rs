@@ -76,8 +76,13 @@ fn measure(
     dataset: &Dataset,
     case: &Case,
 ) -> anyhow::Result<Value> {
-    let text =
-        PipelineText { s3: false, max_pixels: case.max_pixels, cache: USUAL_CACHE, limits: USUAL_LIMITS };
+    let text = PipelineText {
+        s3: false,
+        max_pixels: case.max_pixels,
+        processor: "",
+        cache: USUAL_CACHE,
+        limits: USUAL_LIMITS,
+    };
     let pipeline = dataset.pipeline(&text)?;
     let mut worker = Worker::start(program, dataset, &pipeline, 1, None)?;
     let path = format!("/v1/streams/train/batches/0-{}", case.samples);

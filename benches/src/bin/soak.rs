@@ -66,7 +66,8 @@ fn main() -> anyhow::Result<ExitCode> {
     let dataset = dataset(&arguments)?;
     let cache = "sharedMemory: 512Mi, fetch: 256Mi, decode: 1800Mi";
     let limits = "maxImagePixels: 64000000, maxImageBytes: 32Mi, maxSampleBytes: 64Mi";
-    let pipeline = dataset.pipeline(&PipelineText { s3: true, max_pixels: 602_112, cache, limits })?;
+    let pipeline =
+        dataset.pipeline(&PipelineText { s3: true, max_pixels: 602_112, processor: "", cache, limits })?;
     let (_s3, endpoint) = roles::start_s3(&dataset)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let upstream = endpoint.trim_start_matches("http://").parse()?;

@@ -61,7 +61,13 @@ fn main() -> anyhow::Result<()> {
         None => Dataset::write(&photos::usual(256)?, 256)?,
     };
     let pictures = dataset.pictures()?;
-    let text = PipelineText { s3: true, max_pixels: 602_112, cache: USUAL_CACHE, limits: USUAL_LIMITS };
+    let text = PipelineText {
+        s3: true,
+        max_pixels: 602_112,
+        processor: "",
+        cache: USUAL_CACHE,
+        limits: USUAL_LIMITS,
+    };
     let pipeline = dataset.pipeline(&text)?;
     let (_s3, endpoint) = roles::start_s3(&dataset)?;
     let start = |name, goal, threads, environment: &[(&str, &str)]| -> anyhow::Result<Way> {

@@ -175,6 +175,7 @@ fn start(arguments: &Arguments, program: &std::path::Path, dataset: &Dataset) ->
     let pipeline = dataset.pipeline(&PipelineText {
         s3: true,
         max_pixels: 602_112,
+        processor: "",
         cache: USUAL_CACHE,
         limits: USUAL_LIMITS,
     })?;
