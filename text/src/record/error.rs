@@ -41,14 +41,21 @@ pub enum RecordError {
     /// The data set's template wrote something that is no JSON.
     #[error("the data set's template wrote no valid json; write values with tojson")]
     TemplateJson(#[source] serde_json::Error),
+    /// One of the record's messages, or entries of another list, cannot be read.
+    #[error("{list} {index}: {fault}")]
+    At {
+        /// What the list has: message, entry of texts, entry of history.
+        list: &'static str,
+        /// 0-based index in it.
+        index: usize,
+        /// What is wrong there.
+        fault: Box<RecordError>,
+    },
     /// A message's role is none of the known ones.
     #[error(
-        "message {message} has an unknown role; known are human, user, gpt, assistant, model, system, tool, observation, function_call"
+        "the role is unknown; known are human, user, gpt, assistant, model, system, tool, observation, function_call"
     )]
-    UnknownRole {
-        /// 0-based index of the message.
-        message: usize,
-    },
+    UnknownRole,
     /// Placeholders and images do not fit together.
     #[error("{placeholders} image placeholders for {images} images; give as many as images, or none")]
     PlaceholderMismatch {
@@ -106,7 +113,8 @@ impl RecordError {
             | RecordError::MissingColumn { .. }
             | RecordError::NoText { .. } => FaultClass::WrongShape,
             RecordError::Template(_) | RecordError::TemplateJson(_) => FaultClass::Template,
-            RecordError::UnknownRole { .. } => FaultClass::UnknownRole,
+            RecordError::At { fault, .. } => fault.class(),
+            RecordError::UnknownRole => FaultClass::UnknownRole,
             RecordError::PlaceholderMismatch { .. } | RecordError::MisplacedImage { .. } => {
                 FaultClass::PlaceholderMismatch
             }

@@ -46,12 +46,8 @@ impl RawMessage {
         }
     }
 
-    /// Reads `{role, content}` or `{from, value}`. `message` is its index, for errors.
-    pub(super) fn from_json(
-        entry: Value,
-        message: usize,
-        references: &mut ReferenceReader<'_>,
-    ) -> Result<Self, RecordError> {
+    /// Reads `{role, content}` or `{from, value}`.
+    pub(super) fn from_json(entry: Value, references: &mut ReferenceReader<'_>) -> Result<Self, RecordError> {
         let Value::Object(mut fields) = entry else {
             return Err(wrong("a message is not an object"));
         };
@@ -82,7 +78,7 @@ impl RawMessage {
             "gpt" | "assistant" | "model" | "function_call" => Role::Assistant,
             "system" => Role::System,
             "tool" | "observation" => Role::Tool,
-            _ => return Err(RecordError::UnknownRole { message }),
+            _ => return Err(RecordError::UnknownRole),
         };
         let loss = read_loss(&fields, role)?;
         let reasoning = match fields.remove("reasoning_content") {

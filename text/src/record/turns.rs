@@ -31,7 +31,7 @@ pub(super) fn read_turns(
             };
             list.into_iter()
                 .enumerate()
-                .map(|(index, entry)| RawMessage::from_json(entry, index, references))
+                .map(|(index, entry)| RawMessage::from_json(entry, references).map_err(at("message", index)))
                 .collect::<Result<_, _>>()?
         }
         RecordShape::Texts => {
@@ -39,8 +39,8 @@ pub(super) fn read_turns(
                 return Err(wrong("there is no list under texts"));
             };
             let mut turns = Vec::with_capacity(list.len().saturating_mul(2));
-            for pair in list {
-                turns.extend(read_pair(pair)?);
+            for (index, pair) in list.into_iter().enumerate() {
+                turns.extend(read_pair(pair).map_err(at("entry of texts", index))?);
             }
             turns
         }
@@ -107,15 +107,20 @@ fn text(value: Option<Value>, column: Column) -> Result<String, RecordError> {
     }
 }
 
+/// Says in which element of a list it is.
+fn at(list: &'static str, index: usize) -> impl FnOnce(RecordError) -> RecordError {
+    move |fault| RecordError::At { list, index, fault: Box::new(fault) }
+}
+
 /// One pair of the_cauldron: other keys, such as where it is from, say nothing.
 fn read_pair(pair: Value) -> Result<[RawMessage; 2], RecordError> {
     let Value::Object(mut fields) = pair else {
-        return Err(wrong("an entry of texts is not an object"));
+        return Err(wrong("it is not an object"));
     };
     refuse_unsupported(&fields)?;
     let mut side = |key: &str| match fields.remove(key) {
         Some(Value::String(text)) => Ok(text),
-        _ => Err(wrong("an entry of texts has no text under user and assistant")),
+        _ => Err(wrong("it has no text under user and assistant")),
     };
     Ok([RawMessage::plain(Role::User, side("user")?), RawMessage::plain(Role::Assistant, side("assistant")?)])
 }
@@ -129,12 +134,13 @@ fn read_history(history: Option<Value>) -> Result<Vec<RawMessage>, RecordError> 
         Some(_) => return Err(wrong("history is not a list of pairs")),
     };
     let mut turns = Vec::with_capacity(pairs.len().saturating_mul(2));
-    for pair in pairs {
-        let Value::Array(pair) = pair else {
-            return Err(wrong("history is not a list of pairs"));
+    for (index, pair) in pairs.into_iter().enumerate() {
+        let texts = match pair {
+            Value::Array(pair) => <[Value; 2]>::try_from(pair).ok(),
+            _ => None,
         };
-        let Ok([Value::String(prompt), Value::String(response)]) = <[Value; 2]>::try_from(pair) else {
-            return Err(wrong("an entry of history is not a pair of texts"));
+        let Some([Value::String(prompt), Value::String(response)]) = texts else {
+            return Err(at("entry of history", index)(wrong("it is not a pair of texts")));
         };
         turns.push(RawMessage::plain(Role::User, prompt));
         turns.push(RawMessage::plain(Role::Assistant, response));

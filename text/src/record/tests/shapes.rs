@@ -43,6 +43,33 @@ fn pairs_are_turns_with_the_images_before_the_first() {
 }
 
 #[test]
+fn a_fault_says_in_which_message_it_is() {
+    let good = json!({"role": "user", "content": "q"});
+    let second = |message: Value| messages(json!({"messages": [good, message]}));
+    let cases = [
+        (second(json!("a")), "message 1: record has another shape: a message is not an object"),
+        (second(json!({"role": "gpt", "content": 1})), "message 1: record has another shape: content is"),
+        (second(json!({"role": "writer", "content": "a"})), "message 1: the role is unknown"),
+        (second(json!({"role": "assistant", "content": "a", "audio": "b"})), "message 1: audio is neither"),
+        (
+            parse(RecordShape::Texts, json!({"texts": [{"user": "q", "assistant": "a"}, "q"]})),
+            "entry of texts 1: record has another shape: it is not an object",
+        ),
+        (
+            parse(
+                RecordShape::PromptResponse,
+                json!({"prompt": "q", "response": "a", "history": [["q", "a"], ["q"]]}),
+            ),
+            "entry of history 1: record has another shape: it is not a pair of texts",
+        ),
+    ];
+    for (read, begins) in cases {
+        let fault = read.unwrap_err().to_string();
+        assert!(fault.starts_with(begins), "{fault}");
+    }
+}
+
+#[test]
 fn a_question_takes_the_first_answer() {
     let record = |fields: Value| {
         let mut record = json!({"image": "a.png"});
