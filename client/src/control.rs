@@ -73,8 +73,17 @@ impl Fleet {
         }
         self.keep();
         let history = SharedHistory::default();
-        let waited = self.inner.settings.timeouts.total;
-        tokio::time::timeout(waited, self.ask_plan(stream, &history)).await.unwrap_or_else(|_| {
+        let timeouts = &self.inner.settings.timeouts;
+        let waited = timeouts.total;
+        let mut asking = std::pin::pin!(self.ask_plan(stream, &history));
+        let warning = timeouts.warning.min(waited);
+        if let Ok(plan) = tokio::time::timeout(warning, &mut asking).await {
+            return plan;
+        }
+        if warning < waited {
+            tracing::warn!(stream, waited = ?warning, history = %history.snapshot(), "still waiting for the plan");
+        }
+        tokio::time::timeout(waited - warning, asking).await.unwrap_or_else(|_| {
             history.note(self.inner.sources_note());
             Err(ClientError::NoAnswer { path: PATH_PLAN, waited, history: history.snapshot() })
         })
@@ -191,6 +200,7 @@ impl Fleet {
     pub(crate) async fn announce(&self, meter: &Meter, begin: RunBegin) -> Result<(), ClientError> {
         let timeouts = &self.inner.settings.timeouts;
         let began = chance::now();
+        let mut warned = false;
         let mut round = 0u32;
         loop {
             let changed = self.inner.changed.notified();
@@ -202,6 +212,10 @@ impl Fleet {
             let again = chance::now() + timeouts.backoff(round, chance::jitter());
             if again - began >= timeouts.total {
                 return Err(error);
+            }
+            if !warned && again - began >= timeouts.warning {
+                warned = true;
+                tracing::warn!(waited = ?timeouts.warning, reason = %error, "still nobody to announce this rank to");
             }
             let _ = tokio::time::timeout_at(again, changed).await;
         }

@@ -138,6 +138,8 @@ pub(crate) enum Verdict {
     Exclude,
     /// This worker does not admit this client, or cannot be trusted: a person must act, unless others do.
     Denied,
+    /// This worker's batches are of a format that is not known here: a person must act, unless others' are.
+    Unreadable,
     /// No worker will answer otherwise.
     Fatal,
 }
@@ -153,6 +155,7 @@ impl Fault {
             }
             Fault::Closed => Verdict::Reopen,
             Fault::NotNow { retry_after, .. } => Verdict::Rest(*retry_after),
+            Fault::Frame(FrameError::Version(_)) => Verdict::Unreadable,
             Fault::OtherPlan { .. } => Verdict::Exclude,
             Fault::Status { status, problem } => match problem.kind.as_str() {
                 problem_kind::BAD_SAMPLE | problem_kind::STORAGE_DENIED | problem_kind::LETHAL_SAMPLE => {

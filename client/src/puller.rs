@@ -60,6 +60,7 @@ pub struct Puller {
     meter: Meter,
     /// Begun with the first call that needs a runtime.
     reports: Option<Reports>,
+    /// Of the course that it follows.
     announced: bool,
 }
 
@@ -129,7 +130,7 @@ impl Puller {
 
     /// Waits until the first batch is there, and the run's home has found that this rank begins as the others
     /// do. To be called before the first collective, so that what is wrong is an error here and no hang there.
-    /// It takes no batch and counts as no waiting.
+    /// It takes no batch and counts as no waiting. After [`Self::follow`] it does all that again.
     ///
     /// # Errors
     /// [`ClientError::RunMismatch`] when another rank of the run announced another stream, global batch, size,
@@ -138,9 +139,23 @@ impl Puller {
     pub async fn wait_ready(&mut self) -> Result<(), ClientError> {
         self.begin();
         self.fill(1, &self.known());
-        self.announce().await?;
+        let Next::Batch(place) = self.course.batch(self.taken)? else { return Ok(()) };
+        let begin = RunBegin {
+            global_batch: place.layout.global_batch(),
+            micro_batch: place.layout.micro_batch(),
+            consumed: place.consumed,
+        };
         let Some(first) = self.window.front_mut() else { return Ok(()) };
-        first.settle(&self.fleet).await?;
+        let (fleet, meter) = (&self.fleet, &self.meter);
+        let announced = async {
+            match self.announced {
+                true => Ok(()),
+                false => fleet.announce(meter, begin).await,
+            }
+        };
+        // At once: the time limit of one does not begin when that of the other is over.
+        tokio::try_join!(announced, first.settle(fleet))?;
+        self.announced = true;
         // An error is told here, and the range asked for again.
         match first.outcome.take() {
             Some(Err(error)) => {
@@ -152,6 +167,17 @@ impl Puller {
                 Ok(())
             }
         }
+    }
+
+    /// What a trainer calls that begins without [`Self::wait_ready`]: the same, and it counts as waiting, which
+    /// [`Self::next`] goes on with.
+    ///
+    /// # Errors
+    /// Those of [`Self::wait_ready`].
+    pub async fn wait_first(&mut self) -> Result<(), ClientError> {
+        let (now, whole) = (chance::now(), self.course.consumed_after(self.taken));
+        self.meter.tally(|tally| tally.asked(now, whole));
+        self.wait_ready().await
     }
 
     /// Ends the rank: takes back all requests and tells the run's home farewell. Dropping the puller does the
@@ -172,6 +198,7 @@ impl Puller {
             self.window.drain(..).map(|outstanding| (outstanding.request.range, outstanding)).collect();
         self.meter.tally(|tally| tally.turned(course.consumed_after(0)));
         self.course = course;
+        self.announced = false;
         (self.next, self.taken) = (0, 0);
         while is_same_end && let Ok(Next::Batch(place)) = self.course.batch(self.next) {
             let Some(outstanding) = known.remove(&place.range) else { break };
@@ -263,22 +290,6 @@ impl Puller {
         {
             self.reports = Some(Reports::begin(self.fleet.clone(), self.meter.clone(), every));
         }
-    }
-
-    /// Tells the run's home, once, how this rank begins.
-    async fn announce(&mut self) -> Result<(), ClientError> {
-        if self.announced {
-            return Ok(());
-        }
-        let Next::Batch(place) = self.course.batch(self.taken)? else { return Ok(()) };
-        let begin = RunBegin {
-            global_batch: place.layout.global_batch(),
-            micro_batch: place.layout.micro_batch(),
-            consumed: place.consumed,
-        };
-        self.fleet.announce(&self.meter, begin).await?;
-        self.announced = true;
-        Ok(())
     }
 
     /// The first range of the window has failed for good.

@@ -126,8 +126,8 @@ struct Round {
     number: u32,
     tried: Vec<Endpoint>,
     reopened: bool,
-    /// Workers that do not admit this client.
-    denied: usize,
+    /// Workers whose batches this client cannot have: they do not admit it, or send a format that it does not know.
+    no_use: usize,
     resume_at: Option<Instant>,
     /// These two run over all rounds.
     failures: u32,
@@ -139,7 +139,7 @@ impl Round {
         self.number = self.number.saturating_add(1);
         self.tried.clear();
         self.reopened = false;
-        self.denied = 0;
+        self.no_use = 0;
         self.resume_at = None;
     }
 }
@@ -348,7 +348,8 @@ impl Pursuit<'_> {
     /// Draws the consequences of a fault.
     fn follow(&mut self, member: &Member, connection: Option<u64>, fault: Fault) -> Result<(), ClientError> {
         let (now, request) = (chance::now(), self.request);
-        match fault.verdict() {
+        let verdict = fault.verdict();
+        match verdict {
             Verdict::Fatal => {
                 return Err(ClientError::refused(&request.stream, request.range, &member.endpoint, fault));
             }
@@ -364,19 +365,22 @@ impl Pursuit<'_> {
             }
             Verdict::Down => member.lost(connection, now, &fault),
             Verdict::AskAnother => member.failed(now),
-            Verdict::Denied => {
+            Verdict::Denied | Verdict::Unreadable => {
                 member.failed(now);
-                self.round.denied += 1;
+                self.round.no_use += 1;
                 let circle = self.circle(now);
                 let lives = |seen: &&Seen| !matches!(seen.standing, Standing::Down | Standing::Draining);
-                // One worker may have an old token file or certificate; when no other one is left, it is ours.
-                if self.round.denied >= circle.seen.iter().filter(lives).count() {
-                    return Err(ClientError::Denied {
-                        worker: member.endpoint.clone(),
-                        fault: Box::new(fault),
+                // One worker may have an old token file or certificate, or be newer; when no other one is left, it is ours.
+                if self.round.no_use >= circle.seen.iter().filter(lives).count() {
+                    let worker = &member.endpoint;
+                    return Err(match verdict {
+                        Verdict::Denied => {
+                            ClientError::Denied { worker: worker.clone(), fault: Box::new(fault) }
+                        }
+                        _ => ClientError::refused(&request.stream, request.range, worker, fault),
                     });
                 }
-                tracing::warn!(worker = %member.endpoint, reason = %fault, "a worker does not admit this client");
+                tracing::warn!(worker = %member.endpoint, reason = %fault, "a worker is of no use to this client");
             }
             Verdict::Rest(pause) => member.asked_for_pause(now, pause),
             Verdict::Exclude => {

@@ -5,7 +5,7 @@ mod support;
 
 use feedmill_client::{ClientError, Puller, PullerSettings};
 use feedmill_protocol::ranks::RankLayout;
-use support::{Act, STREAM, Worker, fleet, plan};
+use support::{Act, STREAM, Warnings, Worker, fleet, plan};
 
 #[tokio::test]
 async fn a_plan_is_asked_for_until_a_worker_is_ready() {
@@ -28,8 +28,13 @@ async fn a_plan_that_nobody_gives_is_an_error_with_its_history() {
     gone.kill();
     let mut settings = support::settings(&[&gone]);
     settings.timeouts.total = std::time::Duration::from_millis(100);
+    settings.timeouts.warning = std::time::Duration::from_millis(50);
     let fleet = feedmill_client::Fleet::new(settings).unwrap();
+    let warnings = Warnings::default();
+    let told = warnings.hear();
     let error = fleet.plan(STREAM).await.unwrap_err();
+    drop(told);
+    assert!(warnings.all().iter().any(|text| text.contains("still waiting for the plan")), "{warnings:?}");
     assert!(matches!(error, ClientError::NoAnswer { .. }), "{error}");
     assert!(error.to_string().contains(&gone.endpoint().to_string()), "{error}");
 }

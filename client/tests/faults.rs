@@ -78,6 +78,7 @@ async fn each_fault_of_an_answer_costs_one_more_request_and_no_byte() {
         Act::OtherPatches,
         Act::OtherContentType,
         Act::NoPlanHeader,
+        Act::OtherFormat,
     ];
     for act in acts {
         let script = first_time(act.clone());
@@ -260,6 +261,17 @@ async fn a_plan_that_no_worker_has_is_fatal_and_named() {
             assert!(text.contains(part), "{text}");
         }
     }
+}
+
+/// Some workers newer than the client cost requests only; where all are, it is an error at once and no time limit.
+#[tokio::test]
+async fn a_format_that_every_worker_sends_and_nobody_here_knows_is_fatal() {
+    let workers = [Worker::start(|_| Act::OtherFormat).await, Worker::start(|_| Act::OtherFormat).await];
+    let mut puller = Puller::new(fleet(&workers.each_ref()), puller_settings(0)).unwrap();
+    let error = puller.next().await.unwrap_err();
+    assert!(matches!(error, ClientError::Refused { .. }), "{error:?}");
+    assert!(error.to_string().contains("\"feedmill-9\" is not known"), "{error}");
+    assert!(workers.iter().all(|worker| worker.requests() > 0));
 }
 
 /// Without a plan the first batch fixes it, for the answers that are under way as well.

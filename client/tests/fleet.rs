@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use feedmill_client::{ClientError, Endpoint, Fleet, FleetSettings, Puller, PullerSettings};
 use feedmill_protocol::http::problem_kind;
+use feedmill_protocol::placement::FEWEST_ASKED;
 use feedmill_protocol::position::Range;
 use feedmill_protocol::ranks::RankLayout;
 use feedmill_protocol::report::WorkerState;
@@ -278,15 +279,15 @@ async fn a_window_that_finds_its_size_keeps_within_its_bytes() {
 #[tokio::test]
 async fn a_rank_asks_its_part_of_a_large_fleet() {
     let mut workers = Vec::new();
-    for _ in 0..40 {
+    for _ in 0..80 {
         workers.push(Worker::start(|_| Act::Batch).await);
     }
     let fleet = fleet(&workers.iter().collect::<Vec<_>>());
     let layout = RankLayout::new(32, 16, 2).unwrap();
     let mut puller = Puller::new(fleet, PullerSettings { layout, ..puller_settings(8) }).unwrap();
-    read(&mut puller, 100).await;
+    read(&mut puller, 200).await;
     let asked = workers.iter().filter(|worker| worker.requests() > 0).count();
-    assert_eq!(asked, 32);
+    assert_eq!(asked as u64, FEWEST_ASKED);
 }
 
 #[tokio::test]
@@ -350,4 +351,53 @@ async fn a_name_is_resolved_and_a_wrong_one_named() {
     assert!(matches!(error, ClientError::TimedOut { .. }), "{error}");
     assert!(error.to_string().contains(&format!("{name}:8470 gives no worker")), "{error}");
     assert!(error.to_string().contains("for rank 0"), "{error}");
+}
+
+/// Without them DATA frames have 16 KiB, and a stream that nobody reads blocks the others.
+#[tokio::test]
+async fn frames_and_windows_are_asked_for_as_large_as_measured() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let source = format!("http://{}", listener.local_addr().unwrap());
+    let mut settings = FleetSettings::from_sources("run-1", [&*source]).unwrap();
+    settings.report_every = None;
+    let mut puller = Puller::new(Fleet::new(settings).unwrap(), puller_settings(1)).unwrap();
+    let reading = tokio::spawn(async move { puller.next().await });
+    let mut found = Vec::new();
+    // Control connections need no large windows; the first that asks for them is one for batches.
+    while found.last() != Some(&(1 << 20, 4 << 20, 64 << 20)) {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        found.push(greeting(&mut socket).await);
+        assert!(found.len() < 8, "{found:?}");
+    }
+    reading.abort();
+}
+
+/// The largest frame, the streams' window and the connection's that a client asks for (RFC 9113, sections 3.4, 6.5 and 6.9).
+async fn greeting(socket: &mut tokio::net::TcpStream) -> (u32, u32, u32) {
+    use tokio::io::AsyncReadExt as _;
+    let mut preface = [0; 24];
+    socket.read_exact(&mut preface).await.unwrap();
+    assert_eq!(&preface[..14], b"PRI * HTTP/2.0");
+    let (mut frame, mut window) = (16 << 10, 65_535);
+    loop {
+        let mut head = [0; 9];
+        socket.read_exact(&mut head).await.unwrap();
+        let mut body = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        socket.read_exact(&mut body).await.unwrap();
+        let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
+        match head[3] {
+            4 => {
+                for setting in body.chunks(6) {
+                    match setting[1] {
+                        4 => window = number(&setting[2..]),
+                        5 => frame = number(&setting[2..]),
+                        _ => {}
+                    }
+                }
+            }
+            8 => return (frame, window, 65_535 + number(&body)),
+            // A client that wants no more than the protocol gives.
+            _ => return (frame, window, 65_535),
+        }
+    }
 }

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use feedmill_client::{BatchRequest, ExpectedPlan, Fleet, Puller, PullerSettings};
+use feedmill_client::{BatchRequest, ClientError, ExpectedPlan, Fleet, Puller, PullerSettings};
 use feedmill_protocol::course::{Course, LastStep, Skips};
 use feedmill_protocol::position::{POSITION_END, Range};
 use feedmill_protocol::ranks::RankLayout;
@@ -22,6 +22,11 @@ fn one_rank(window: usize, batches: u64) -> PullerSettings {
         window,
         plan: None,
     }
+}
+
+/// Where the workers of these tests agree that a run begins.
+fn from_step_8(window: usize) -> PullerSettings {
+    PullerSettings { consumed: 32, stop: Some(80), ..one_rank(window, 0) }
 }
 
 fn range_of(number: u64) -> Range {
@@ -292,4 +297,51 @@ async fn in_random_order(seed: u64, window: usize, count: usize) {
     }
     let requests: usize = workers.iter().map(Worker::requests).sum();
     assert_eq!(requests as u64, BATCHES);
+}
+
+/// A rank that begins starved must not look as if it did not wait.
+#[tokio::test]
+async fn waiting_for_the_first_batch_counts_where_the_trainer_wants_it() {
+    for wants_it in [true, false] {
+        let worker = Worker::start(|_| Act::Hold).await;
+        let mut puller = Puller::new(fleet(&[&worker]), from_step_8(2)).unwrap();
+        let meter = puller.meter();
+        let ready = tokio::spawn(async move {
+            match wants_it {
+                true => puller.wait_first().await.unwrap(),
+                false => puller.wait_ready().await.unwrap(),
+            }
+            puller
+        });
+        worker.until("a request", |log| !log.held.is_empty()).await;
+        let before = meter.stats();
+        while wants_it && meter.stats().waiting == before.waiting {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(meter.stats().waiting > Duration::ZERO, wants_it);
+        let waited = meter.stats().waiting;
+        worker.release(range_of(16));
+        let mut puller = ready.await.unwrap();
+        puller.next().await.unwrap().unwrap();
+        assert!(meter.stats().waited >= waited);
+    }
+}
+
+#[tokio::test]
+async fn a_rank_that_goes_on_elsewhere_says_so_when_it_is_asked_to_be_ready() {
+    let worker = Worker::start(|_| Act::Batch).await;
+    let mut puller = Puller::new(fleet(&[&worker]), from_step_8(1)).unwrap();
+    puller.wait_ready().await.unwrap();
+    puller.wait_ready().await.unwrap();
+    puller.next().await.unwrap();
+    let mut course = Course::new(1, 0, 2, 40).unwrap().until(Some(80), LastStep::Pad);
+    course.go_on(4).unwrap();
+    puller.follow(course);
+    // Another rank began where it did before, says the worker.
+    let error = puller.wait_ready().await.unwrap_err();
+    assert!(matches!(error, ClientError::RunMismatch { .. }), "{error}");
+    let begins: Vec<u64> = worker.log(|log| {
+        log.reports.iter().filter_map(|report| report.begin).map(|begin| begin.consumed).collect()
+    });
+    assert_eq!(begins, [32, 40]);
 }

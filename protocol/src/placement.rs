@@ -20,7 +20,7 @@ const SILVER: u64 = 0x6A09_E667_F3BC_C909;
 
 /// A rank asks at least so many workers, where there are as many: with fewer, one slow worker is too large
 /// a part of what a rank gets.
-pub const FEWEST_ASKED: u64 = 32;
+pub const FEWEST_ASKED: u64 = 64;
 
 /// Each worker is asked by about so many ranks at least, so that none depends on one rank's rhythm.
 pub const RANKS_PER_WORKER: u64 = 4;

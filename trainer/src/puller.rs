@@ -17,7 +17,7 @@ use crate::runtime::{self, Home};
 
 /// The most ranges of a window that finds its size by itself; bytes bound it long before, where batches are not
 /// small.
-const MOST_RANGES: usize = 256;
+const MOST_RANGES: usize = 1024;
 
 /// One rank's batches in order, a window of them outstanding.
 #[pyclass(frozen, module = "feedmill._feedmill")]
@@ -84,10 +84,16 @@ impl Puller {
     }
 
     /// Waits until the first batch is there and the run's home has found that this rank begins as the others do.
-    fn wait_ready(&self, py: Python<'_>) -> PyResult<()> {
+    /// `counted`: the trainer wants that batch now, so this is waiting.
+    fn wait_ready(&self, py: Python<'_>, counted: bool) -> PyResult<()> {
         self.with(py, |py, puller| {
-            let ready = Box::pin(puller.wait_ready());
-            runtime::wait(py, &self.handle, ready)?
+            let ready = async {
+                match counted {
+                    true => puller.wait_first().await,
+                    false => puller.wait_ready().await,
+                }
+            };
+            runtime::wait(py, &self.handle, Box::pin(ready))?
                 .map_err(|error| errors::client(py, &error, Some(self.rank)))
         })
     }

@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ def setUpModule() -> None:
 
 
 @contextlib.contextmanager
-def cut_short(worker: str, most: int) -> Iterator[str]:
-    """The address of a worker whose answers end after so many bytes of a connection."""
+def in_between(worker: str, change: Callable[[int, bytes], bytes | None]) -> Iterator[str]:
+    """The address of a worker whose answers go through ``change``: how many bytes of the connection came before, and these.
+    None ends the connection."""
     host, port = worker.removeprefix("http://").split(":")
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -40,10 +41,13 @@ def cut_short(worker: str, most: int) -> Iterator[str]:
     def one(asking: socket.socket) -> None:
         with asking, contextlib.suppress(OSError), socket.create_connection((host, int(port))) as answering:
             threading.Thread(target=forward, args=(asking, answering), daemon=True).start()
-            left = most
-            while left > 0 and (data := answering.recv(min(65536, left))):
-                asking.sendall(data)
-                left -= len(data)
+            came = 0
+            while data := answering.recv(65536):
+                passed = change(came, data)
+                if passed is None:
+                    break
+                asking.sendall(passed)
+                came += len(data)
             asking.shutdown(socket.SHUT_RDWR)
 
     def forward(asking: socket.socket, answering: socket.socket) -> None:
@@ -60,6 +64,11 @@ def cut_short(worker: str, most: int) -> Iterator[str]:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join()
+
+
+def cut_short(worker: str, most: int) -> contextlib.AbstractContextManager[str]:
+    """The address of a worker whose answers end after so many bytes of a connection."""
+    return in_between(worker, lambda came, data: data[: max(most - came, 0)] or None)
 
 
 class Faults(FleetCase):
@@ -80,6 +89,26 @@ class Faults(FleetCase):
         self.assertEqual((error.rank, error.stream, error.range, error.worker), (0, "train", "0-4", short))
         self.assertTrue(error.reason)
         self.assertIn(short, str(error))
+
+    def test_a_byte_that_changes_on_the_way_is_seen_where_hashes_are_verified(self) -> None:
+        def pixels(**settings: Any) -> list[bytes]:
+            with self.loader(max_steps=1, **settings) as loader:
+                return [batch.numpy()["patches"].tobytes() for batch in loader]
+
+        whole = pixels()
+        for verify in (False, True):
+            changed: list[int] = []
+
+            def change(came: int, data: bytes) -> bytes:
+                # Well within the pictures of the first batch that comes, once.
+                if changed or came < 200_000:
+                    return data
+                changed.append(came)
+                return data[:1000] + bytes([data[1000] ^ 1]) + data[1001:]
+
+            with in_between(self.source[0], change) as between:
+                got = pixels(source=[between], verify=verify)
+            self.assertEqual((len(changed), got == whole), (1, verify))
 
     def test_a_name_that_nobody_knows_is_said(self) -> None:
         # A label of 64 letters: refused by the resolver before anybody is asked.

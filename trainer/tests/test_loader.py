@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import feedmill
-from feedmill import BadSamples, ConfigError, PlanChanged
+from feedmill import BadSamples, ConfigError, PlanChanged, RunMismatch
 from support import SAMPLES_PER_EPOCH, FleetCase, address, fleet, hashes, until
 
 
@@ -288,6 +288,30 @@ class Seen(FleetCase):
         self.assertEqual(keys["data/bad_rows"], stats["bad"])
         self.assertEqual(keys["data/rows/chat"] + keys["data/rows/captions"], 24)
         self.assertEqual(loader.log()["feedmill/rows/chat"], 0, "since the last call")
+
+    def test_waiting_for_the_first_batch_is_waiting(self) -> None:
+        # Workers that are still making the first batch: what is counted is what a rank lost, not what it did in wait_ready.
+        with self.loader() as loader:
+            next(loader)
+            stats = loader.stats()
+        self.assertGreater(stats["waited"], 0)
+        self.assertGreater(stats["wait_ratio"], 0)
+        with self.loader() as loader:
+            loader.wait_ready()
+            self.assertEqual(loader.stats()["waited"], 0)
+
+    def test_ranks_that_go_on_elsewhere_are_held_against_each_other(self) -> None:
+        ranks = [self.loader(run="elsewhere", dp_size=2, dp_rank=rank) for rank in range(2)]
+        for loader in ranks:
+            loader.wait_ready()
+        for loader, consumed in zip(ranks, (16, 24)):
+            loader.seek(consumed)
+        ranks[0].wait_ready()
+        with self.assertRaises(RunMismatch):
+            ranks[1].wait_ready()
+        ranks[1].seek(16)
+        ranks[1].wait_ready()
+        self.assertEqual([next(loader).range[0] for loader in ranks], [16, 20])
 
     def test_reports_reach_a_worker(self) -> None:
         loader = self.loader(run="reported", dp_size=2, dp_rank=1)

@@ -15,7 +15,7 @@ use crate::fleet::{CORES, Copy, Event, FETCH, MICRO_BATCH, POLL, Simulation, nan
 
 const BATCH_BYTES: u64 = 1_000_000;
 /// As the Python package has them.
-const BOUNDS: Bounds = Bounds { ranges: 256, bytes: 1 << 30 };
+const BOUNDS: Bounds = Bounds { ranges: 1024, bytes: 1 << 30 };
 
 /// A range in a rank's window.
 pub(crate) struct Outstanding {

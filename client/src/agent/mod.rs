@@ -177,7 +177,8 @@ impl Agent {
             let after = chance::now() - begin;
             history.push(Attempt { worker: worker.clone(), after, fault: fault.clone() });
             let pause = match fault.verdict() {
-                Verdict::Fatal => {
+                // An agent is the only one to be asked.
+                Verdict::Fatal | Verdict::Unreadable => {
                     return Err(ClientError::refused(&request.stream, request.range, &worker, fault));
                 }
                 Verdict::Exclude => {

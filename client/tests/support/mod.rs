@@ -66,6 +66,8 @@ pub enum Act {
     OtherPatches,
     OtherContentType,
     NoPlanHeader,
+    /// A frame of a format that is not known here, as a newer worker sends it.
+    OtherFormat,
 }
 
 /// A request for a batch as a worker saw it.
@@ -488,6 +490,13 @@ async fn batch(request: &Request<Incoming>, path: &str, shared: &Arc<Shared>) ->
             answer.headers_mut().insert("content-type", kind);
             answer
         }
+        Act::OtherFormat => {
+            let mut bytes = good;
+            let known = FORMAT_VERSION.as_bytes();
+            let at = bytes.windows(known.len()).position(|part| part == known).unwrap();
+            bytes[at + known.len() - 1] = b'9';
+            safetensors(bytes.into(), plan, None)
+        }
         Act::NoPlanHeader => {
             let mut answer = safetensors(good.into(), plan, None);
             answer.headers_mut().remove(HEADER_PLAN);
@@ -603,4 +612,46 @@ pub fn settings(workers: &[&Worker]) -> FleetSettings {
 
 pub fn fleet(workers: &[&Worker]) -> Fleet {
     Fleet::new(settings(workers)).unwrap()
+}
+
+/// What is told at level WARN or above, on this thread, where a test's runtime has only this one.
+#[derive(Clone, Debug, Default)]
+pub struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    /// Until what it gives is dropped.
+    pub fn hear(&self) -> tracing::subscriber::DefaultGuard {
+        tracing::subscriber::set_default(self.clone())
+    }
+
+    pub fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.push_str(&format!("{field}={value:?} "));
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
 }

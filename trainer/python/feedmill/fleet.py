@@ -17,6 +17,7 @@ def connect(
     node: NodeWorkers | None,
     run: str,
     timeout: float,
+    verify: bool,
     token: str | None,
     token_file: str | None,
     ca_file: str | None,
@@ -35,5 +36,5 @@ def connect(
         token_file = os.environ.get("FEEDMILL_TOKEN_FILE") or None
     ca_file = ca_file or os.environ.get("FEEDMILL_CA_FILE") or None
     return _feedmill.Fleet(
-        addresses, run, timeout, False, token=token, token_file=token_file, ca_file=ca_file, agent=agent
+        addresses, run, timeout, verify, token=token, token_file=token_file, ca_file=ca_file, agent=agent
     )

@@ -24,7 +24,7 @@ STATE_VERSION = 1
 
 #: Micro batches whose steps are known ahead, when the global batch follows a schedule: as many as a window that finds
 #: its size by itself may have.
-KNOWN_AHEAD = 256
+KNOWN_AHEAD = 1024
 
 #: A schedule that takes more steps than this to come to the end is not counted through.
 MOST_COUNTED_STEPS = 10_000_000
@@ -73,6 +73,8 @@ class Loader:
         finds the number by itself: enough to keep the fleet busy, at most ``window_bytes``.
     window_bytes: bytes of the batches in hand and on their way, at most.
     timeout: seconds to wait for a batch before WorkersUnreachable.
+    verify: hash the samples of each batch again and ask another worker where they do not have the hashes that came with
+        them; for a network or memory that is not trusted.
     workers, threads: how many worker processes a pipeline's file gets on this machine, and threads in each.
     """
 
@@ -105,6 +107,7 @@ class Loader:
         window: int | None = None,
         window_bytes: int = 1 << 30,
         timeout: float = 300.0,
+        verify: bool = False,
         workers: int = 1,
         threads: int | None = None,
     ) -> None:
@@ -145,6 +148,7 @@ class Loader:
         self._window, self._window_bytes, self._timeout = window, window_bytes, timeout
         self._workers, self._threads = workers, threads
         self._source = source
+        self._verify = bool(verify)
         self._token = token
         self._token_file = None if token_file is None else os.fspath(token_file)
         self._ca_file = None if ca_file is None else os.fspath(ca_file)
@@ -164,6 +168,8 @@ class Loader:
         self._bad_rows = BadRows(dp_rank, stream)
         self._step: dict[str, Any] | None = None
         self._closed = self._ready = False
+        #: It goes on elsewhere than it began, and nobody was told.
+        self._turned = False
         #: What max_steps and max_samples allow, from the very begin; another global batch does not change it later.
         self._most_samples = self._most(max_steps, max_samples)
         # Arithmetic that does not divide is refused here, before anything is asked.
@@ -195,7 +201,6 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
-        self.wait_ready()
         batch = self._next()
         if batch is None:
             raise StopIteration
@@ -222,14 +227,19 @@ class Loader:
     def wait_ready(self) -> None:
         """Waits until the first batch is there; checks the plan against the workers', and with the run's other ranks that
         all begin with the same stream, global batch, size and samples consumed. Call it before the first collective: what
-        is wrong is then an error here (RunMismatch, PlanChanged, WorkersUnreachable), and no hang there."""
-        if self._ready:
+        is wrong is then an error here (RunMismatch, PlanChanged, WorkersUnreachable), and no hang there. It counts as no
+        waiting; after ``load_state_dict`` or ``seek`` it does all that again."""
+        self._begin_reading(counted=False)
+
+    def _begin_reading(self, *, counted: bool) -> None:
+        # Ranks that go on elsewhere are held against each other only where they ask for it: they may do so one after another.
+        if self._ready and (counted or not self._turned):
             return
         self._open()
         assert self._puller is not None
         self._know_ahead()
-        self._puller.wait_ready()
-        self._ready = True
+        self._puller.wait_ready(counted)
+        self._ready, self._turned = True, False
 
     def _open(self) -> None:
         """Asks the workers for the plan; nothing of the stream yet."""
@@ -443,11 +453,13 @@ class Loader:
     # Inside.
 
     def _next(self) -> Batch | None:
-        assert self._puller is not None and self._course is not None
         if self._held is None:
-            self._know_ahead()
             begun = time.monotonic()
+            self._begin_reading(counted=True)
+            assert self._puller is not None and self._course is not None
+            self._know_ahead()
             frame = self._puller.next()
+            self._turned = False
             self._totals.tick(begun)
             place = self._course.batch(self._taken) if frame is not None else None
             if frame is None or place is None:
@@ -477,7 +489,14 @@ class Loader:
                 file = os.fspath(self._source)  # type: ignore[arg-type]
                 self._node = NodeWorkers(file, run=self.run, count=self._workers, threads=self._threads)
             self._fleet = connect(
-                self._source, self._node, self.run, self._timeout, self._token, self._token_file, self._ca_file
+                self._source,
+                self._node,
+                self.run,
+                self._timeout,
+                self._verify,
+                self._token,
+                self._token_file,
+                self._ca_file,
             )
         return self._fleet
 
@@ -556,6 +575,7 @@ class Loader:
         # Before anything is changed: it may refuse.
         if self._puller is not None:
             self._puller.follow(course)
+        self._turned = True
         self._adopt(course, consumed)
 
     def _know_ahead(self) -> None:
