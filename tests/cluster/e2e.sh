@@ -41,18 +41,24 @@ serving_elsewhere() { # PIPELINE WORKERS NODE: so many are available, and none o
 get() { k get dpl "$1" -o "jsonpath=$2"; }
 condition() { get "$1" "{.status.conditions[?(@.type==\"$2\")].$3}"; }
 is() { [ "$(condition "$1" "$2" "${4:-status}")" = "$3" ]; }
+told() { until_ok 60 "$2 of $1 to say $3" is "$@"; }             # PIPELINE CONDITION VALUE [FIELD]; a status is written some seconds after what it tells
 ready_is() { [ "$(get "$1" '{.status.readyReplicas}/{.status.replicas}/{.status.desiredReplicas}')" = "$2/$2/$2" ]; }
+# What stays: neither on its way out nor ended.
 live() { k get pods -l "feedmill.dev/pipeline=$1" -o json | python3 -c '
 import json, sys
 for pod in json.load(sys.stdin)["items"]:
-    if "deletionTimestamp" not in pod["metadata"]:
-        print(pod["metadata"]["name"], pod["metadata"]["uid"], pod["spec"].get("nodeName", "-"), pod["status"].get("podIP", "-"))'; }
+    if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") not in ("Failed", "Succeeded"):
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
+        print(pod["metadata"]["name"], pod["metadata"]["uid"], pod["spec"].get("nodeName", "-"), pod["status"].get("podIP", "-"), "ready" if ready else "-")'; }
+serving() { local out; out=$(live "$1") && [ "$(awk '{print $5}' <<<"$out" | sort | uniq -c | xargs)" = "$2 ready" ]; }   # PIPELINE WORKERS: so many stay, and all are ready
 spread() { live "$1" | awk '{count[$3]++} END {for (node in count) print node "=" count[node]}' | sort | xargs; }
 addresses() { live "$1" | awk '{print $4}'; }
 uids() { live "$1" | awk '{print $2}' | sort; }
 both() { comm -12 <(echo "$1") <(echo "$2") | wc -l; }   # so many lines of two sorted lists are the same
 whole() { # PIPELINE WORKERS [SECONDS]: as many serve as are wanted, and nothing is on its way
-    until_ok "${3:-120}" "$2 workers of $1" ready_is "$1" "$2"
+    # The pods first: a status may be some seconds old, and from before what was just taken away.
+    until_ok "${3:-120}" "$2 workers of $1 that serve" serving "$1" "$2"
+    until_ok 60 "$2 workers of $1 in its status" ready_is "$1" "$2"
     until_ok 60 "$1 to be Ready" is "$1" Ready True
     until_ok 60 "$1 to settle" is "$1" Progressing False
 }
@@ -62,7 +68,7 @@ sized() { k scale "dpl/$1" --replicas="$2" >/dev/null; whole "$1" "$2"; }
 # must have come once, with the hashes that a worker without any cluster gives.
 pull() { # PIPELINE [MILLISECONDS of a step]
     printf 'nameserver 172.30.0.1\noptions timeout:1\n' >"$work/resolv.conf"
-    rm -f "$work/pull.in"; mkfifo "$work/pull.in"
+    rm -f "$work"/pull.{in,out,err}; mkfifo "$work/pull.in"
     unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; exec "$2" --until-stdin-closes --steps 100000 --step-ms "$4" --ranks 4 --micro-batch 2 "$3"' \
         - "$work/resolv.conf" "$ranks" "http://$1.$team.svc.cluster.local:8470" "${2:-200}" <"$work/pull.in" >"$work/pull.out" 2>"$work/pull.err" &
     echo $! >"$work/pull.pid"
@@ -191,18 +197,28 @@ finish() {
 }
 trap finish EXIT
 
+ended() { # from outside: what hangs tells how far it has come
+    trap - TERM
+    kill "$running" 2>/dev/null || true
+    say "ENDED from outside in $scenario, after $(seconds "$t") s"
+    sed 's/^/    /' "$work/out"
+    dump
+    exit 143
+}
 passed=0
 begun=$(date +%s%N)
 prepare
+trap ended TERM
 chosen=$*
 [ "$chosen" != --usual ] || chosen=$usual
 for scenario in ${chosen:-$all}; do
     t=$(date +%s%N)
-    # In a shell of its own, which its first failing line ends; not as a condition, where no line would.
-    set +e
-    (set -e; "s_$scenario") >"$work/out" 2>&1
-    code=$?
-    set -e
+    # In a shell of its own, which its first failing line ends, and names; not as a condition, where no line would. In the background, so
+    # that it can be ended from outside.
+    (set -eE; trap 'say "${BASH_SOURCE[0]##*/}:$LINENO: $BASH_COMMAND" >&2' ERR; "s_$scenario") >"$work/out" 2>&1 &
+    running=$!
+    code=0
+    wait $running || code=$?
     if [ $code -ne 0 ]; then
         say "FAILED $scenario after $(seconds "$t") s"
         sed 's/^/    /' "$work/out"

@@ -15,5 +15,8 @@ if [ -e "${FEEDMILL_CLUSTER:-${TMPDIR:-/tmp}/feedmill-cluster}" ]; then
 fi
 trap '"$here/cluster" down' EXIT
 "$here/cluster" up --nodes 3
-# Longer than all scenarios take; what hangs is ended, and told.
-timeout --foreground 3600 "$here/e2e.sh" "$@"
+# Longer than all scenarios take; what hangs is ended, and tells where it was.
+code=0
+timeout --foreground -k 120 3600 "$here/e2e.sh" "$@" || code=$?
+[ $code -ne 124 ] || echo "cluster tests: ended after an hour" >&2
+exit $code
