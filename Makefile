@@ -32,7 +32,7 @@ test: prerequisites versitygw promtool format lint ## everything that must hold 
 	tools/python-tests.sh
 
 test-cluster: prerequisites ## the operator on a real Kubernetes of 3 nodes; needs Go, installs a container runtime as root; SCENARIOS=--usual runs fewer
-	@tests/cluster/ahead.sh $(MAKE) --no-print-directory scenarios
+	@tests/cluster/test.sh --before tests/cluster/ahead.sh $(MAKE) --no-print-directory scenarios
 
 scenarios: versitygw
 	$(CARGO) build --locked -p feedmill -p feedmill-worker -p feedmill-operator

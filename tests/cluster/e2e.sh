@@ -13,6 +13,8 @@ s3=172.30.0.254:9000
 reference=172.30.0.254:8470                                   # a worker of this machine, which no cluster knows
 system=feedmill-system
 team=team
+# Before a command: it has the cluster's names.
+resolve=(unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; shift; exec "$@"' - "$work/resolv.conf")
 
 k() { kubectl -n "$team" "$@"; }
 say() { printf '%s\n' "$*"; }
@@ -67,10 +69,9 @@ sized() { k scale "dpl/$1" --replicas="$2" >/dev/null; whole "$1" "$2"; }
 # A training outside of the cluster, which finds its workers by the cluster's DNS. It pulls until it is told to stop; every position
 # must have come once, with the hashes that a worker without any cluster gives.
 pull() { # PIPELINE [MILLISECONDS of a step]
-    printf 'nameserver 172.30.0.1\noptions timeout:1\n' >"$work/resolv.conf"
     rm -f "$work"/pull.{in,out,err}; mkfifo "$work/pull.in"
-    unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; exec "$2" --until-stdin-closes --steps 100000 --step-ms "$4" --ranks 4 --micro-batch 2 "$3"' \
-        - "$work/resolv.conf" "$ranks" "http://$1.$team.svc.cluster.local:8470" "${2:-200}" <"$work/pull.in" >"$work/pull.out" 2>"$work/pull.err" &
+    "${resolve[@]}" "$ranks" --until-stdin-closes --steps 100000 --step-ms "${2:-200}" --ranks 4 --micro-batch 2 \
+        "http://$1.$team.svc.cluster.local:8470" <"$work/pull.in" >"$work/pull.out" 2>"$work/pull.err" &
     echo $! >"$work/pull.pid"
     exec 8>"$work/pull.in"
     until_ok 60 "the first step of the ranks" test -s "$work/pull.out"
@@ -82,12 +83,20 @@ pulled() { # they have had no error, and are asked to end
     rm -f "$work/pull.pid"
     tail -1 "$work/pull.out" | grep '"samples_a_second"' >/dev/null || { say "the ranks had an error: $(cat "$work/pull.err")"; return 1; }
     steps=$(($(wc -l <"$work/pull.out") - 1))
-    "$ranks" --steps $steps --step-ms 0 --ranks 4 --micro-batch 2 "http://$reference" >"$work/reference.out"
-    # The chain after the last step is over all samples.
-    same "$(tail -1 "$work/pull.out" | field chain)" "$(tail -1 "$work/reference.out" | field chain)" "chain of hashes"
+    same_chain "$steps" "$(tail -1 "$work/pull.out" | field chain)"
     say "ranks: $(tail -1 "$work/pull.out" | field positions) positions in $steps steps without an error, longest wait $(tail -1 "$work/pull.out" | field longest_wait_seconds) s, $(tail -1 "$work/pull.out" | field moved) batches by another worker"
 }
+same_chain() { # STEPS CHAIN: the last line's chain is over all samples, and what a worker without a cluster gives
+    "$ranks" --steps "$1" --step-ms 0 --ranks 4 --micro-batch 2 "http://$reference" >"$work/reference.out"
+    same "$2" "$(tail -1 "$work/reference.out" | field chain)" "chain of hashes"
+}
 field() { python3 -c 'import json, sys; value = json.load(sys.stdin)[sys.argv[1]]; print(round(value, 2) if isinstance(value, float) else value)' "$1"; }
+
+code() { curl -sk -o /dev/null -w '%{http_code}' "$@"; }       # URL [ARGUMENTS of curl]: how it is answered
+secret() { # NAME [KEY]: a Secret with keys of S3, as it is applied
+    local key=${2:-e2e}
+    k create secret generic "$1" --from-literal=access-key-id="$key" --from-literal=secret-access-key="$key-secret" --dry-run=client -o yaml
+}
 
 # Hashes of positions, from any worker.
 hashes() { # ADDRESS RANGE
@@ -124,6 +133,8 @@ program() { case $1 in ranks) echo "$ranks";; *) echo "$programs/feedmill-$1";; 
 
 prepare() {
     local name
+    export AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret
+    printf 'nameserver 172.30.0.1\noptions timeout:1\n' >"$work/resolv.conf"
     mkdir -p "$work/s3"
     cp -r "$root/examples/quickstart/bucket" "$work/s3/quickstart"
     mkdir -p "$work/users" "$work/metadata"
@@ -132,7 +143,7 @@ prepare() {
     echo $! >"$work/s3.pid"
     pipeline fleet | sed "s/, credentialsSecretRef: {name: s3-keys}//; s/s3.$team.svc:9000/$s3/" >"$work/local.yaml"
     mkdir "$work/manifests"
-    AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret RUST_LOG=warn "$programs/feedmill-worker" --pipeline "$work/local.yaml" --cache-dir "$work/manifests" \
+    RUST_LOG=warn "$programs/feedmill-worker" --pipeline "$work/local.yaml" --cache-dir "$work/manifests" \
         --listen $reference --insecure-no-token >"$work/reference.log" 2>&1 &
     echo $! >"$work/reference.pid"
     for name in worker operator ranks; do
@@ -158,10 +169,10 @@ addressType: IPv4
 endpoints: [{addresses: ["${s3%:*}"]}]
 ports: [{name: http, port: 9000}]
 Y
-    k create secret generic s3-keys --from-literal=access-key-id=e2e --from-literal=secret-access-key=e2e-secret --dry-run=client -o yaml | k apply -f - >/dev/null
+    secret s3-keys | k apply -f - >/dev/null
 }
 local_hashes() { # what stands at the first 128 positions, without any worker; of the first epoch once `read` has run
-    [ -s "$work/local" ] || AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret bash -c 'for start in 0 32 64 96; do "$0" get "$1" $start-$((start + 32)); done' "$programs/feedmill" "$work/local.yaml" |
+    [ -s "$work/local" ] || bash -c 'for start in 0 32 64 96; do "$0" get "$1" $start-$((start + 32)); done' "$programs/feedmill" "$work/local.yaml" |
         awk '$1 ~ /^[0-9]+$/ {print $1, $7}' >"$work/local"
     sed -n "$1,$2p" "$work/local"
 }

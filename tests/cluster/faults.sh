@@ -153,7 +153,7 @@ s_partitioned() { lost partition heal n3; }   # a node is cut off; its workers r
 s_namespace() { # a namespace is deleted in the middle of a rollout: it goes, and nothing is tried again and again
     local t errors
     kubectl create namespace gone >/dev/null
-    kubectl -n gone create secret generic s3-keys --from-literal=access-key-id=e2e --from-literal=secret-access-key=e2e-secret >/dev/null
+    team=gone secret s3-keys | kubectl create -f - >/dev/null
     pipeline going "  replicas: 2
   drainSeconds: 5" | sed "s/namespace: $team/namespace: gone/" | kubectl apply -f - >/dev/null
     kubectl -n gone wait --for=condition=Ready dpl/going --timeout=120s >/dev/null

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [--usual | SCENARIO...]: brings a cluster up, runs e2e.sh on it, takes it down. Where no cluster can run it says so and is
 # skipped; FEEDMILL_REQUIRE_CLUSTER=1 makes that a failure.
+# test.sh --before COMMAND...: runs the command if a cluster can run, before anything is built for one; it is skipped likewise.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 
@@ -12,6 +13,10 @@ skip() {
 reason=$("$here/cluster" preflight 2>&1 >/dev/null) || skip "$(tr '\n' ';' <<<"$reason")"
 if [ -e "${FEEDMILL_CLUSTER:-${TMPDIR:-/tmp}/feedmill-cluster}" ]; then
     skip "a cluster is up on this machine; take it down with make cluster-down"
+fi
+if [ "${1:-}" = --before ]; then
+    shift
+    exec "$@"
 fi
 trap '"$here/cluster" down' EXIT
 "$here/cluster" up --nodes 3
