@@ -1,39 +1,22 @@
-//! The chart, linted and rendered by a real helm where there is one: in PATH, or where the test cluster's build left it.
+//! The chart, linted and rendered by a real helm where there is one.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod tools;
+
+use std::path::Path;
+use std::process::Output;
 
 use serde_json::{Value, json};
 
-fn helm() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let cache = std::env::var_os("FEEDMILL_CACHE")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/feedmill")));
-    let built = cache.and_then(|cache| std::fs::read_dir(cache).ok()).into_iter().flatten().flatten();
-    std::env::split_paths(&path)
-        .chain(built.map(|entry| entry.path()))
-        .map(|folder| folder.join("helm"))
-        .find(|helm| helm.is_file())
-}
-
 /// Runs helm on the chart; none where there is no helm, which is told.
 fn run(arguments: &[&str]) -> Option<Output> {
-    let Some(helm) = helm() else {
-        // Not by a macro: what a test that succeeds prints by those is not shown.
-        let told = "chart tests: SKIPPED (1 test): helm is not in PATH; `make cluster-build` builds it\n";
-        std::io::stderr().write_all(told.as_bytes()).unwrap();
-        return None;
-    };
-    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/feedmill");
+    let mut helm = tools::tool("helm", "chart tests")?;
     let (verb, rest) = arguments.split_first().unwrap();
     let name: &[&str] = if *verb == "template" { &["feedmill"] } else { &[] };
-    let output = Command::new(helm)
+    let output = helm
         .arg(verb)
         .args(name)
-        .arg(chart)
+        .arg("charts/feedmill")
         .args(["--namespace", "feedmill-system"])
         .args(rest)
         // Where it would put what it remembers.

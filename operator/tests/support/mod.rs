@@ -4,6 +4,9 @@
 //! cluster's tests show that part.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+/// One pipeline and its operator.
+mod fleet;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,8 +18,12 @@ use feedmill_operator::types::DataPipeline;
 use http::{Method, StatusCode, header};
 use kube::Client;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+pub use fleet::{Fleet, operator};
+
+/// The only namespace of these tests.
+pub const NAMESPACE: &str = "team";
 
 /// Where an object stands: `apis/apps/v1/deployments`, namespace, name.
 type Place = (String, String, String);
@@ -57,7 +64,6 @@ enum Fault {
 pub struct Server {
     store: Arc<Mutex<Store>>,
     version: watch::Sender<u64>,
-    pub client: Client,
 }
 
 struct Asked {
@@ -142,18 +148,13 @@ fn refusal(code: StatusCode, reason: &str) -> Response {
 
 impl Server {
     /// A server without objects.
-    pub async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let config = kube::Config::new(format!("http://{address}").parse().unwrap());
-        let server = Self {
-            store: Arc::default(),
-            version: watch::Sender::new(0),
-            client: Client::try_from(config).unwrap(),
-        };
-        let router = Router::new().fallback(answer).with_state(server.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        server
+    pub fn start() -> Self {
+        Self { store: Arc::default(), version: watch::Sender::new(0) }
+    }
+
+    /// A client without sockets, for time would run on while a request is on its way; like the program's it tries nothing again.
+    pub fn client(&self) -> Client {
+        Client::new(Router::new().fallback(answer).with_state(self.clone()), NAMESPACE)
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Store) -> T) -> T {
@@ -174,9 +175,9 @@ impl Server {
     }
 
     /// Changes an object, as people or controllers do.
-    pub fn change(&self, group: &str, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+    pub fn change(&self, group: &str, name: &str, change: impl FnOnce(&mut Value)) {
         self.with(|store| {
-            let place = (group.to_owned(), namespace.to_owned(), name.to_owned());
+            let place = at(group, name);
             let mut object = store.objects[&place].clone();
             let spec = object["spec"].clone();
             change(&mut object);
@@ -189,9 +190,9 @@ impl Server {
     }
 
     /// Takes an object away, and with a pipeline everything that it owns.
-    pub fn remove(&self, group: &str, namespace: &str, name: &str) {
+    pub fn remove(&self, group: &str, name: &str) {
         self.with(|store| {
-            let place = (group.to_owned(), namespace.to_owned(), name.to_owned());
+            let place = at(group, name);
             let uid = store.objects[&place]["metadata"]["uid"].clone();
             store.delete(&place);
             let owned: Vec<Place> = store
@@ -205,15 +206,13 @@ impl Server {
     }
 
     /// An object, if it is there.
-    pub fn get(&self, group: &str, namespace: &str, name: &str) -> Option<Value> {
-        self.with(|store| {
-            store.objects.get(&(group.to_owned(), namespace.to_owned(), name.to_owned())).cloned()
-        })
+    pub fn get(&self, group: &str, name: &str) -> Option<Value> {
+        self.with(|store| store.objects.get(&at(group, name)).cloned())
     }
 
     /// Everything that an object has been, in this order.
-    pub fn history(&self, group: &str, namespace: &str, name: &str) -> Vec<Value> {
-        let wanted = (group.to_owned(), namespace.to_owned(), name.to_owned());
+    pub fn history(&self, group: &str, name: &str) -> Vec<Value> {
+        let wanted = at(group, name);
         self.with(|store| {
             let all = store.log.iter().filter(|(_, _, of, object)| place(of, object) == wanted);
             all.map(|(_, _, _, object)| object.clone()).collect()
@@ -295,11 +294,58 @@ impl Server {
         self.with(|store| store.until_failure.is_none())
     }
 
+    /// Waits until nothing has changed for two minutes, in which every pipeline is looked at.
+    pub async fn still(&self) {
+        let mut changes = self.version.subscribe();
+        let pause = std::time::Duration::from_secs(120);
+        while tokio::time::timeout(pause, changes.changed()).await.is_ok() {}
+    }
+
+    /// How many workers the Deployment of a pipeline wants.
+    pub fn replicas(&self, pipeline: &str) -> Option<i64> {
+        self.get(DEPLOYMENTS, &format!("{pipeline}-worker"))?["spec"]["replicas"].as_i64()
+    }
+
+    /// The reason of a condition of a pipeline.
+    pub fn reason(&self, pipeline: &str, condition: &str) -> Option<String> {
+        let object = self.get(PIPELINES, pipeline)?;
+        let found = object["status"]["conditions"].as_array()?.iter().find(|one| one["type"] == condition)?;
+        found["reason"].as_str().map(str::to_owned)
+    }
+
+    /// Waits until the Deployment of a pipeline wants so many workers.
+    pub async fn wanted(&self, pipeline: &str, workers: i64) {
+        let what = format!("{workers} workers of {pipeline} are wanted");
+        self.until(&what, |server| server.replicas(pipeline) == Some(workers)).await;
+    }
+
+    /// Waits until a condition of a pipeline has a reason.
+    pub async fn told(&self, pipeline: &str, condition: &str, reason: &str) {
+        let what = format!("{condition} of {pipeline} is {reason}");
+        self.until(&what, |server| server.reason(pipeline, condition).as_deref() == Some(reason)).await;
+    }
+
+    /// What stands there, without what differs from run to run.
+    pub fn settled(&self) -> Vec<(&'static str, Value)> {
+        [DEPLOYMENTS, REVISIONS, SERVICES, MAPS, ACCOUNTS, BUDGETS]
+            .into_iter()
+            .map(|group| {
+                let mut objects = self.all(group);
+                for object in &mut objects {
+                    for field in ["uid", "resourceVersion", "generation"] {
+                        object["metadata"].as_object_mut().unwrap().remove(field);
+                    }
+                }
+                (group, json!(objects))
+            })
+            .collect()
+    }
+
     /// Waits until something holds of the server.
     pub async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let mut changes = self.version.subscribe();
         let waiting = async {
-            while !holds(self) {
+            loop {
                 changes.borrow_and_update();
                 if holds(self) {
                     return;
@@ -312,6 +358,10 @@ impl Server {
             panic!("never: {what}; writes: {:#?}", self.writes());
         }
     }
+}
+
+fn at(group: &str, name: &str) -> Place {
+    (group.to_owned(), NAMESPACE.to_owned(), name.to_owned())
 }
 
 fn place(group: &str, object: &Value) -> Place {
@@ -584,6 +634,14 @@ fn is_another(object: &Value, uid: &Value) -> bool {
 pub const PIPELINES: &str = "apis/feedmill.dev/v1alpha1/datapipelines";
 /// Where Deployments stand.
 pub const DEPLOYMENTS: &str = "apis/apps/v1/deployments";
+/// Where former templates stand.
+pub const REVISIONS: &str = "apis/apps/v1/controllerrevisions";
+/// Where ConfigMaps stand.
+pub const MAPS: &str = "api/v1/configmaps";
+/// Where accounts stand.
+pub const ACCOUNTS: &str = "api/v1/serviceaccounts";
+/// Where disruption budgets stand.
+pub const BUDGETS: &str = "apis/policy/v1/poddisruptionbudgets";
 /// Where Services stand.
 pub const SERVICES: &str = "api/v1/services";
 /// Where pods stand.
@@ -592,7 +650,9 @@ pub const PODS: &str = "api/v1/pods";
 /// A pipeline as the API server stores it: defaults filled in.
 pub fn pipeline(name: &str, spec: &Value) -> Value {
     let mut whole = json!({
-        "metadata": {"name": name, "namespace": "team", "generation": 1, "uid": format!("uid-of-{name}")},
+        "apiVersion": "feedmill.dev/v1alpha1",
+        "kind": "DataPipeline",
+        "metadata": {"name": name, "namespace": NAMESPACE, "generation": 1, "uid": format!("uid-of-{name}")},
         "spec": {
             "streams": [{"name": "train", "datasets": [{"name": "a", "uri": "s3://b/k"}]}],
             "processor": {"uri": "s3://b/p/"},
@@ -600,16 +660,6 @@ pub fn pipeline(name: &str, spec: &Value) -> Value {
         },
     });
     merge(&mut whole["spec"], spec);
-    let typed: DataPipeline = serde_json::from_value(
-        serde_json::from_value::<Value>(
-            json!({"apiVersion": "feedmill.dev/v1alpha1", "kind": "DataPipeline"}),
-        )
-        .map(|mut head| {
-            merge(&mut head, &whole);
-            head
-        })
-        .unwrap(),
-    )
-    .unwrap();
+    let typed: DataPipeline = serde_json::from_value(whole).unwrap();
     serde_json::to_value(typed).unwrap()
 }
