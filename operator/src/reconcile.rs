@@ -167,7 +167,6 @@ impl Context {
         let written = match &decided.scaled {
             Some(scaled) => {
                 self.tell_size(&raw, &before, scaled).await;
-                self.keep_scaling(&pipeline, scaled).await?;
                 written.within(scaled.next)
             }
             None => written,
@@ -244,11 +243,6 @@ impl Context {
         if pipeline.paused {
             return Ok(());
         }
-        if decided.ending {
-            return self.end(pipeline, observed).await;
-        }
-        let choice = &decided.choice;
-        let wanted = desired(pipeline, &self.installation, choice.model.clone(), decided.agreed.as_ref());
         let applier = Applier {
             client: &self.client,
             caches: &self.caches,
@@ -258,12 +252,34 @@ impl Context {
             key: &pipeline.key,
             uid: &pipeline.uid,
         };
+        if decided.ending {
+            self.end(pipeline, observed).await?;
+        } else {
+            self.bring(pipeline, observed, decided, &applier).await?;
+        }
+        // Last: what is in its way holds up nothing else.
+        match &decided.scaled {
+            Some(scaled) => self.keep_scaling(pipeline, &applier, scaled).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Makes what is wanted, and takes away what is not.
+    async fn bring(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+        decided: &Decided,
+        applier: &Applier<'_>,
+    ) -> Result<(), ApplyError> {
+        let choice = &decided.choice;
+        let wanted = desired(pipeline, &self.installation, choice.model.clone(), decided.agreed.as_ref());
         self.keep_template(pipeline, choice).await?;
         applier.apply(&wanted, pipeline.size.suspended).await?;
         self.resize(pipeline, observed, pipeline.size.workers).await?;
         self.even_out(pipeline, observed).await?;
         self.drop_templates(pipeline, choice).await?;
-        self.clear(pipeline, observed, &applier, choice, &wanted).await
+        self.clear(pipeline, observed, applier, choice, &wanted).await
     }
 
     /// Takes all workers away and writes nothing else: what they were made from, and their plan, stay as long as one of them does.
