@@ -6,14 +6,14 @@
 /// TLS to workers.
 mod tls;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use feedmill_protocol::http::PATH_STATUS;
-use feedmill_protocol::report::WorkerStatus;
+use feedmill_protocol::report::{WorkerStatus, newest};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -220,37 +220,28 @@ pub struct Figures {
 /// Reports older than this are stale, in milliseconds; they come every 2 s.
 const STALE_MS: u64 = 15_000;
 
-/// Merges what ranks report to several workers: of each run and rank the highest sequence counts. Streams that are only
-/// evaluated are left out, as are reports by another plan.
+/// Merges what ranks report to several workers: of each run, stream and rank the newest report counts. Streams that are only evaluated are
+/// left out, as are reports by another plan.
 #[must_use]
 pub fn figures(statuses: &[&WorkerStatus], training: &dyn Fn(&str) -> bool) -> Figures {
-    let mut latest = BTreeMap::new();
-    for status in statuses {
-        let reports = status.reports.iter().filter(|kept| {
+    let reports = statuses.iter().flat_map(|status| {
+        status.reports.iter().filter(|kept| {
             let stream = status.streams.get(&kept.report.stream);
             kept.age_ms <= STALE_MS
                 && training(&kept.report.stream)
                 && stream.is_some_and(|stream| stream.plan == kept.report.plan)
-        });
-        for kept in reports {
-            let report = &kept.report;
-            let known = latest.entry((report.run.as_str(), report.rank)).or_insert(report);
-            if known.sequence < report.sequence {
-                *known = report;
-            }
-        }
-    }
-    let wait = latest.values().filter(|report| report.step_ms > 0).map(|report| {
-        let waited = u128::from(report.wait_ms.min(report.step_ms)) * 1000;
-        i32::try_from(waited / u128::from(report.step_ms)).unwrap_or(1000)
+        })
     });
-    let fill = latest.values().filter(|report| report.target > 0).map(|report| {
+    let newest = newest(reports);
+    let ranks: BTreeSet<(&str, u32)> = newest.keys().map(|(run, _, rank)| (*run, *rank)).collect();
+    let wait = newest.values().filter_map(|kept| kept.report.wait_permille()).max();
+    let fill = newest.values().map(|kept| &kept.report).filter(|report| report.target > 0).map(|report| {
         let full = u64::from(report.ready.min(report.target)) * 100;
         i32::try_from(full / u64::from(report.target)).unwrap_or(100)
     });
     Figures {
-        ranks: i32::try_from(latest.len()).unwrap_or(i32::MAX),
-        wait_permille: wait.max(),
+        ranks: i32::try_from(ranks.len()).unwrap_or(i32::MAX),
+        wait_permille: wait.map(u32::cast_signed),
         queue_fill_percent: fill.min(),
     }
 }

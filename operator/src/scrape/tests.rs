@@ -62,6 +62,19 @@ fn of_each_rank_the_newest_report_counts() {
 }
 
 #[test]
+fn each_stream_of_a_run_counts_its_own_reports() {
+    let (mut one, mut two) = (worker("p"), worker("p"));
+    two.streams.insert("text".into(), StreamStatus { plan: "p".into(), samples_per_epoch: 9 });
+    one.reports = vec![report(0, 9, 10, 4)];
+    // Of another stream, which began later.
+    let mut text = report(0, 3, 700, 1);
+    text.report.stream = "text".into();
+    two.reports = vec![text];
+    let all = figures(&[&one, &two], &|_| true);
+    assert_eq!(all, Figures { ranks: 1, wait_permille: Some(700), queue_fill_percent: Some(25) });
+}
+
+#[test]
 fn stale_foreign_and_nonsense_reports_do_not_count() {
     let mut one = worker("p");
     let mut stale = report(0, 1, 900, 0);
