@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::reading::{Pipeline, Rank, Reading, Worker};
 use crate::table::{align, bytes, count, printable};
 
-/// The table of a reading; rates come from the reading before, which was made so long ago.
+/// The table of a reading; rates come from the reading before, which was made so long before it.
 pub fn table(reading: &Reading, before: Option<&Reading>, ago: Duration) -> String {
     let mut text = pipelines(&reading.pipelines);
     if let [pipeline] = reading.pipelines.as_slice()
