@@ -161,7 +161,6 @@ impl Context {
         let seen = self.figures(&pipeline, &observed);
         self.metrics.trainers(key, Some(seen));
         let new = self.status(&before, &pipeline, &observed, &decided, seen, obstacle.as_ref());
-        self.metrics.size(key, new.desired_replicas, new.ready_replicas);
         let written = self.write_status(key, &raw, &before, new, now).await?;
         result?;
         let written = match &decided.scaled {
