@@ -107,7 +107,8 @@ async fn workers_of_a_pipeline_with_a_contradiction_are_counted() {
         "app.kubernetes.io/managed-by": "feedmill-operator", "feedmill.dev/pipeline": "fleet"}},
         "spec": {"containers": []}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     server.put(PODS, pod);
-    let told = |server: &Server| server.get(PIPELINES, "team", "fleet").unwrap()["status"]["readyReplicas"] == 1;
+    let told =
+        |server: &Server| server.get(PIPELINES, "team", "fleet").unwrap()["status"]["readyReplicas"] == 1;
     server.until("one is ready", told).await;
     assert_eq!(ready(), "1");
     running.abort();

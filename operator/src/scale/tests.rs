@@ -175,9 +175,8 @@ fn workers_that_do_not_answer_are_lost_ones_and_nothing_shrinks() {
     // The second of these windows has nothing else in it.
     let [_, scaled] = [10, 20].map(|later| {
         let now = world.begin + Duration::from_secs(world.seconds + later);
-        let silent = |number: i32| {
-            (format!("w{number}"), Seen { misses: 1, ..seen(now, Err(ScrapeError::Timeout)) })
-        };
+        let silent =
+            |number: i32| (format!("w{number}"), Seen { misses: 1, ..seen(now, Err(ScrapeError::Timeout)) });
         let sight = Sight {
             wanted: Some(world.workers),
             ready: world.workers,

@@ -311,7 +311,8 @@ fn two_streams_of_one_run_are_followed_apart() {
             sequence: ms / 1000 - 90,
             ..super::tests::report(rank, ms - 90_000, 0.8)
         };
-        let change = |_: u64, reports: &mut Vec<RankReport>| reports.splice(0..0, (0..4).map(other)).for_each(drop);
+        let change =
+            |_: u64, reports: &mut Vec<RankReport>| reports.splice(0..0, (0..4).map(other)).for_each(drop);
         see(&mut both, ms, &change);
         see(&mut first, ms, &|_, _| {});
         if ms % 10_000 == 5_000 {
