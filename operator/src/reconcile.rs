@@ -277,7 +277,9 @@ impl Context {
         applier.apply(&wanted, pipeline.size.suspended).await?;
         self.resize(pipeline, observed, pipeline.size.workers).await?;
         self.even_out(pipeline, observed).await?;
-        self.drop_templates(pipeline, choice).await?;
+        for name in &choice.drop {
+            applier.gone(name, &self.caches.revisions).await?;
+        }
         self.clear(pipeline, observed, applier, choice, &wanted).await
     }
 
