@@ -68,8 +68,6 @@ pub struct Context {
     moves: Mutex<HashMap<Key, Moves>>,
     /// What was seen of pipelines that the operator scales.
     scalers: Scalers,
-    /// How often in a row each has failed.
-    failures: Mutex<HashMap<Key, u32>>,
     written: Mutex<HashMap<Key, Written>>,
 }
 
@@ -108,16 +106,15 @@ impl Context {
             metrics,
             moves: Mutex::default(),
             scalers: Scalers::default(),
-            failures: Mutex::default(),
             written: Mutex::default(),
         }
     }
 
-    /// Brings a pipeline a step nearer.
+    /// Brings a pipeline a step nearer that has failed so often in a row.
     ///
     /// # Errors
     /// See [`ReconcileError`].
-    pub async fn reconcile(&self, key: &Key, now: Instant) -> Result<Outcome, ReconcileError> {
+    pub async fn reconcile(&self, key: &Key, now: Instant, failures: u32) -> Result<Outcome, ReconcileError> {
         let raw = match self.caches.pipelines.get(key, &key.name) {
             None => {
                 self.forget(key);
@@ -152,10 +149,9 @@ impl Context {
             Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
             other => other,
         };
-        let failures = self.failed(key, result.is_err());
         // What was told goes on being told, also by an operator that begins anew.
         let is_told = before.conditions.iter().any(|condition| condition.reason == "ApplyFailed");
-        let failures = if is_told { failures.max(STUBBORN) } else { failures };
+        let failures = failures.saturating_add(1).max(if is_told { STUBBORN } else { 0 });
         let obstacle = result.as_ref().err().and_then(|error| error.obstacle(failures));
         decided.unfinished = result.is_err();
         let seen = self.figures(&pipeline, &observed);
@@ -173,18 +169,6 @@ impl Context {
         // What a pod waits for is told after some time, without another event.
         let is_waiting = observed.pods.iter().any(|pod| pod.stays() && pod.waits_for.is_some());
         Ok(if is_waiting { written.within(LOOK_SOON) } else { written })
-    }
-
-    /// How often in a row it has failed.
-    fn failed(&self, key: &Key, has_failed: bool) -> u32 {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if !has_failed {
-            failures.remove(key);
-            return 0;
-        }
-        let count = failures.entry(key.clone()).or_default();
-        *count = count.saturating_add(1);
-        *count
     }
 
     /// Observe: everything that exists of it.
@@ -297,7 +281,6 @@ impl Context {
         self.applied.forget(key);
         self.generations.forget(key);
         self.scalers.forget(key);
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.moves.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.metrics.forget(key);
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);

@@ -155,7 +155,7 @@ pub async fn look_after(
         Arc::clone(&metrics),
         &arguments.identity,
     ));
-    let look = |key| one(Arc::clone(&context), key);
+    let look = |key, failures| one(Arc::clone(&context), key, failures);
     tokio::select! {
         never = serve(&work, &metrics, usize::from(arguments.concurrency), look) => Ok(never),
         // Watches never end; one that did would leave its cache as it was, unseen.
