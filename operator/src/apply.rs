@@ -189,7 +189,10 @@ impl Applier<'_> {
     }
 
     /// Makes one object so; what it has become, when it had to be written.
-    async fn one<K>(&self, wanted: &K, cache: &Cache<K>) -> Result<Option<K>, ApplyError>
+    ///
+    /// # Errors
+    /// It is somebody else's, or the API server refuses.
+    pub(crate) async fn one<K>(&self, wanted: &K, cache: &Cache<K>) -> Result<Option<K>, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone

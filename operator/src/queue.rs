@@ -80,6 +80,12 @@ impl Queue {
         Some(key)
     }
 
+    /// How often in a row work on a pipeline has failed, until now.
+    #[must_use]
+    pub fn failures(&self, key: &Key) -> u32 {
+        self.entries.get(key).map(|entry| entry.failures).unwrap_or_default()
+    }
+
     /// When the next one is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {

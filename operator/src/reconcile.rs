@@ -68,8 +68,6 @@ pub struct Context {
     moves: Mutex<HashMap<Key, Moves>>,
     /// What was seen of pipelines that the operator scales.
     scalers: Scalers,
-    /// How often in a row each has failed.
-    failures: Mutex<HashMap<Key, u32>>,
     written: Mutex<HashMap<Key, Written>>,
 }
 
@@ -108,16 +106,15 @@ impl Context {
             metrics,
             moves: Mutex::default(),
             scalers: Scalers::default(),
-            failures: Mutex::default(),
             written: Mutex::default(),
         }
     }
 
-    /// Brings a pipeline a step nearer.
+    /// Brings a pipeline a step nearer that has failed so often in a row.
     ///
     /// # Errors
     /// See [`ReconcileError`].
-    pub async fn reconcile(&self, key: &Key, now: Instant) -> Result<Outcome, ReconcileError> {
+    pub async fn reconcile(&self, key: &Key, now: Instant, failures: u32) -> Result<Outcome, ReconcileError> {
         let raw = match self.caches.pipelines.get(key, &key.name) {
             None => {
                 self.forget(key);
@@ -152,22 +149,19 @@ impl Context {
             Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
             other => other,
         };
-        let failures = self.failed(key, result.is_err());
         // What was told goes on being told, also by an operator that begins anew.
         let is_told = before.conditions.iter().any(|condition| condition.reason == "ApplyFailed");
-        let failures = if is_told { failures.max(STUBBORN) } else { failures };
+        let failures = failures.saturating_add(1).max(if is_told { STUBBORN } else { 0 });
         let obstacle = result.as_ref().err().and_then(|error| error.obstacle(failures));
         decided.unfinished = result.is_err();
         let seen = self.figures(&pipeline, &observed);
         self.metrics.trainers(key, Some(seen));
         let new = self.status(&before, &pipeline, &observed, &decided, seen, obstacle.as_ref());
-        self.metrics.size(key, new.desired_replicas, new.ready_replicas);
         let written = self.write_status(key, &raw, &before, new, now).await?;
         result?;
         let written = match &decided.scaled {
             Some(scaled) => {
                 self.tell_size(&raw, &before, scaled).await;
-                self.keep_scaling(&pipeline, scaled).await?;
                 written.within(scaled.next)
             }
             None => written,
@@ -175,18 +169,6 @@ impl Context {
         // What a pod waits for is told after some time, without another event.
         let is_waiting = observed.pods.iter().any(|pod| pod.stays() && pod.waits_for.is_some());
         Ok(if is_waiting { written.within(LOOK_SOON) } else { written })
-    }
-
-    /// How often in a row it has failed.
-    fn failed(&self, key: &Key, has_failed: bool) -> u32 {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if !has_failed {
-            failures.remove(key);
-            return 0;
-        }
-        let count = failures.entry(key.clone()).or_default();
-        *count = count.saturating_add(1);
-        *count
     }
 
     /// Observe: everything that exists of it.
@@ -244,11 +226,6 @@ impl Context {
         if pipeline.paused {
             return Ok(());
         }
-        if decided.ending {
-            return self.end(pipeline, observed).await;
-        }
-        let choice = &decided.choice;
-        let wanted = desired(pipeline, &self.installation, choice.model.clone(), decided.agreed.as_ref());
         let applier = Applier {
             client: &self.client,
             caches: &self.caches,
@@ -258,12 +235,36 @@ impl Context {
             key: &pipeline.key,
             uid: &pipeline.uid,
         };
+        if decided.ending {
+            self.end(pipeline, observed).await?;
+        } else {
+            self.bring(pipeline, observed, decided, &applier).await?;
+        }
+        // Last: what is in its way holds up nothing else.
+        match &decided.scaled {
+            Some(scaled) => self.keep_scaling(pipeline, &applier, scaled).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Makes what is wanted, and takes away what is not.
+    async fn bring(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+        decided: &Decided,
+        applier: &Applier<'_>,
+    ) -> Result<(), ApplyError> {
+        let choice = &decided.choice;
+        let wanted = desired(pipeline, &self.installation, choice.model.clone(), decided.agreed.as_ref());
         self.keep_template(pipeline, choice).await?;
         applier.apply(&wanted, pipeline.size.suspended).await?;
         self.resize(pipeline, observed, pipeline.size.workers).await?;
         self.even_out(pipeline, observed).await?;
-        self.drop_templates(pipeline, choice).await?;
-        self.clear(pipeline, observed, &applier, choice, &wanted).await
+        for name in &choice.drop {
+            applier.gone(name, &self.caches.revisions).await?;
+        }
+        self.clear(pipeline, observed, applier, choice, &wanted).await
     }
 
     /// Takes all workers away and writes nothing else: what they were made from, and their plan, stay as long as one of them does.
@@ -280,7 +281,6 @@ impl Context {
         self.applied.forget(key);
         self.generations.forget(key);
         self.scalers.forget(key);
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.moves.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.metrics.forget(key);
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);

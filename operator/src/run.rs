@@ -155,7 +155,7 @@ pub async fn look_after(
         Arc::clone(&metrics),
         &arguments.identity,
     ));
-    let look = |key| one(Arc::clone(&context), key);
+    let look = |key, failures| one(Arc::clone(&context), key, failures);
     tokio::select! {
         never = serve(&work, &metrics, usize::from(arguments.concurrency), look) => Ok(never),
         // Watches never end; one that did would leave its cache as it was, unseen.
@@ -175,17 +175,18 @@ async fn scrape(
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let port = u16::try_from(PORT).unwrap_or_default();
     loop {
-        rounds.tick().await;
+        // As it was scheduled: by when this task woke the one round would be a little less than a period after the other.
+        let now = rounds.tick().await.into_std();
         let targets = pods.keys().into_iter().flat_map(|key| {
             let of = pods.all(&key).into_iter().filter(|pod| pod.stays());
             let pipeline = pipelines.get(&key, &key.name).and_then(Result::ok);
             let often = pipeline.is_some_and(|pipeline| pipeline.spec.is_scaled_here());
             of.filter_map(move |pod| {
-                let (key, uid) = (key.clone(), pod.uid.clone());
-                Some(Target { key, uid, address: pod.address?, port, tls: pod.tls, often })
+                let (key, uid, ready) = (key.clone(), pod.uid.clone(), pod.ready);
+                Some(Target { key, uid, address: pod.address?, port, tls: pod.tls, often, ready })
             })
         });
-        for key in answers.round(targets.collect(), clock()).await {
+        for key in answers.round(targets.collect(), now, clock).await {
             work.wake(key);
         }
     }

@@ -92,6 +92,28 @@ pub fn to_move<'a>(
         .flatten()
 }
 
+/// The worker that is moved now, of a fleet of so many that is whole: one at a time, and not again and again where that does not help. A
+/// fleet that stands as it should owes nothing to the moves that brought it there. One that waits for the worker that was moved last may
+/// look like that, and does not count.
+#[must_use]
+pub fn even_out<'a>(
+    moves: &mut Moves,
+    placement: &PlacementSpec,
+    accelerator_labels: &[String],
+    wanted: i32,
+    pods: &[&'a WorkerPod],
+    nodes: &[&'a NodeFacts],
+) -> Option<&'a WorkerPod> {
+    if usize::try_from(wanted) != Ok(pods.len()) || pods.iter().any(|pod| !pod.serves()) {
+        return None;
+    }
+    let found = to_move(placement, accelerator_labels, pods, nodes);
+    if satisfied(placement, &measure(placement, accelerator_labels, pods, Some(nodes))) == Some(true) {
+        *moves = Moves::default();
+    }
+    found.filter(|_| moves.may(nodes))
+}
+
 /// Moves of one pipeline that were tried for one set of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moves {
@@ -243,6 +265,34 @@ mod tests {
         let mut moves = Moves::default();
         assert_eq!([(); 4].map(|()| moves.may(&[&one])), [true, true, true, false]);
         assert!(moves.may(&[&one, &two]));
+    }
+
+    #[test]
+    fn moves_that_helped_are_forgiven_and_others_are_not() {
+        let placement = PlacementSpec::default();
+        let nodes = [node("n1"), node("n2")];
+        let nodes: Vec<&NodeFacts> = nodes.iter().collect();
+        let whole = |places: &[(&str, &str)]| {
+            let mut pods = pods(places);
+            pods.iter_mut().for_each(|pod| pod.ready = true);
+            pods
+        };
+        let (uneven, even) = (whole(&[("n1", "t"), ("n1", "t")]), whole(&[("n1", "t"), ("n2", "t")]));
+        let mut moves = Moves::default();
+        let mut moved = |pods: &[WorkerPod]| {
+            let pods: Vec<&WorkerPod> = pods.iter().collect();
+            even_out(&mut moves, &placement, &[], 2, &pods, &nodes).is_some()
+        };
+        // One drain after the other, on the same nodes.
+        for _ in 0..5 {
+            assert_eq!([moved(&uneven), moved(&even)], [true, false]);
+        }
+        // One that comes back to where it was; while it is away the others stand evenly.
+        let (away, mut starts) = (whole(&[("n1", "t")]), even.clone());
+        starts[1].ready = false;
+        for helps in [true, true, true, false] {
+            assert_eq!([moved(&uneven), moved(&away), moved(&starts)], [helps, false, false]);
+        }
     }
 
     #[test]

@@ -1,15 +1,14 @@
-//! The size of a pipeline that the operator scales: looked at before anything is applied, told and kept afterwards.
+//! The size of a pipeline that the operator scales: looked at before anything is applied, kept with it, told afterwards.
 
 use std::time::Instant;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Resource as _};
+use kube::Resource as _;
 
 use super::{Context, Observed};
-use crate::apply::{ApplyError, ours};
-use crate::desired::{MANAGER, Names, metadata};
+use crate::apply::{Applier, ApplyError};
+use crate::desired::{Names, metadata};
 use crate::plan::Agreed;
 use crate::scale::{STATE, Scaled, Sight};
 use crate::status::{self, Edge};
@@ -67,25 +66,16 @@ impl Context {
     pub(super) async fn keep_scaling(
         &self,
         pipeline: &ValidatedPipeline,
+        applier: &Applier<'_>,
         scaled: &Scaled,
     ) -> Result<(), ApplyError> {
         let Some(state) = &scaled.keep else { return Ok(()) };
-        let names = Names::of(&pipeline.key.name);
         let map = ConfigMap {
-            metadata: metadata(pipeline, &names.scaling),
+            metadata: metadata(pipeline, &Names::of(&pipeline.key.name).scaling),
             data: Some([(STATE.to_owned(), state.clone())].into()),
             ..ConfigMap::default()
         };
-        let found = self.caches.maps.get(&pipeline.key, &names.scaling);
-        if found.is_some() && ours(found, &pipeline.uid).is_none() {
-            return Err(ApplyError::NameConflict(format!("ConfigMap {}", names.scaling)));
-        }
-        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
-        self.metrics.written("ConfigMap");
-        let parameters = PatchParams::apply(MANAGER).force();
-        api.patch(&names.scaling, &parameters, &Patch::Apply(&map))
-            .await
-            .map_err(|source| ApplyError::Api { what: format!("ConfigMap {}", names.scaling), source })?;
+        applier.one(&map, &self.caches.maps).await?;
         let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
         self.scalers.kept(&pipeline.key, now_ms);
         Ok(())

@@ -105,6 +105,7 @@ impl Context {
         now: Instant,
     ) -> Result<Outcome, ReconcileError> {
         self.metrics.conditions(key, &new.conditions);
+        self.metrics.size(key, new.desired_replicas, new.ready_replicas);
         let last = {
             let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
             written

@@ -1,7 +1,7 @@
 //! What workers are made from: kept over upgrades of the operator, and taken away when none of them needs it.
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::PostParams;
 use kube::{Api, ResourceExt as _};
 
 use super::{Context, Observed};
@@ -31,25 +31,6 @@ impl Context {
                 Err(ApplyError::Api { what: format!("ControllerRevision {}", revision.name_any()), source })
             }
         }
-    }
-
-    pub(super) async fn drop_templates(
-        &self,
-        pipeline: &ValidatedPipeline,
-        choice: &template::Choice,
-    ) -> Result<(), ApplyError> {
-        let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
-        for name in &choice.drop {
-            self.metrics.written("ControllerRevision");
-            match api.delete(name, &DeleteParams::background()).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(source) => {
-                    return Err(ApplyError::Api { what: format!("ControllerRevision {name}"), source });
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Takes away what only workers of former templates needed, once none of them is there or may come. A rollout that does not end keeps

@@ -105,14 +105,12 @@ impl Context {
         let nodes: Vec<&NodeFacts> = nodes.iter().map(Arc::as_ref).collect();
         let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
         let labels = &self.installation.accelerator_labels;
-        let Some(pod) = spread::to_move(&pipeline.placement, labels, &pods, &nodes) else { return Ok(()) };
-        let may = {
+        let moved = {
             let mut moves = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
-            moves.entry(pipeline.key.clone()).or_default().may(&nodes)
+            let moves = moves.entry(pipeline.key.clone()).or_default();
+            spread::even_out(moves, &pipeline.placement, labels, pipeline.size.workers, &pods, &nodes)
         };
-        if !may {
-            return Ok(());
-        }
+        let Some(pod) = moved else { return Ok(()) };
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
         self.metrics.written("Eviction");
         tracing::info!(pipeline = %pipeline.key, pod = pod.name, "a worker is moved, to spread them");

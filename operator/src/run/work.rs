@@ -69,7 +69,7 @@ pub(super) async fn serve<F>(
     work: &Work,
     metrics: &Metrics,
     most: usize,
-    look: impl Fn(Key) -> F,
+    look: impl Fn(Key, u32) -> F,
 ) -> Infallible
 where
     F: Future<Output = Outcome> + Send + 'static,
@@ -82,7 +82,8 @@ where
             while running.len() < most
                 && let Some(key) = queue.next(clock())
             {
-                keys.insert(running.spawn(look(key.clone())).id(), key);
+                let failures = queue.failures(&key);
+                keys.insert(running.spawn(look(key.clone(), failures)).id(), key);
             }
             metrics.pipelines(queue.len());
             queue.next_due()
@@ -106,10 +107,10 @@ where
     }
 }
 
-/// One look at a pipeline.
-pub(super) async fn one(context: Arc<Context>, key: Key) -> Outcome {
+/// One look at a pipeline that has failed so often in a row.
+pub(super) async fn one(context: Arc<Context>, key: Key, failures: u32) -> Outcome {
     let start = clock();
-    let result = within(LONGEST, context.reconcile(&key, start)).await;
+    let result = within(LONGEST, context.reconcile(&key, start, failures)).await;
     let seconds = clock().saturating_duration_since(start).as_secs_f64();
     match result {
         Ok(outcome) => {
@@ -149,7 +150,7 @@ mod tests {
         let (again, tried_again) = oneshot::channel();
         let again = Arc::new(Mutex::new(Some(again)));
         let tries = Arc::new(AtomicUsize::new(0));
-        let look = |_| {
+        let look = |_, _| {
             let (again, tries) = (Arc::clone(&again), Arc::clone(&tries));
             async move {
                 assert!(tries.fetch_add(1, Ordering::Relaxed) > 0, "the first one panics");

@@ -1,12 +1,11 @@
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use feedmill_protocol::report::KeptReport;
 use serde_json::json;
 
 use super::*;
 use crate::scrape::ScrapeError;
-use crate::scrape::tests::worker;
+use crate::scrape::tests::{seen, worker};
 use crate::validate::tests::pipeline;
 
 const SCALED: &str = "replicas: 2\nautoscaling: {mode: Internal, minReplicas: 1, maxReplicas: 20}";
@@ -70,7 +69,7 @@ impl World {
             if number == 0 && self.wait.is_some() && self.heard {
                 status.reports = vec![self.report()];
             }
-            (status.worker.clone(), Seen { at: now, answer: Ok(Arc::new(status)), misses: 0 })
+            (status.worker.clone(), seen(now, Ok(status)))
         };
         (0..self.workers).map(of).collect()
     }
@@ -176,9 +175,8 @@ fn workers_that_do_not_answer_are_lost_ones_and_nothing_shrinks() {
     // The second of these windows has nothing else in it.
     let [_, scaled] = [10, 20].map(|later| {
         let now = world.begin + Duration::from_secs(world.seconds + later);
-        let silent = |number: i32| {
-            (format!("w{number}"), Seen { at: now, answer: Err(ScrapeError::Timeout), misses: 1 })
-        };
+        let silent =
+            |number: i32| (format!("w{number}"), Seen { misses: 1, ..seen(now, Err(ScrapeError::Timeout)) });
         let sight = Sight {
             wanted: Some(world.workers),
             ready: world.workers,
