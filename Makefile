@@ -78,7 +78,7 @@ lint: ## warnings are errors
 
 docs: ## write the pages that are made from code
 	FEEDMILL_WRITE_DOCS=1 $(CARGO) test --locked -p feedmill-worker --test metrics_document
-	FEEDMILL_WRITE_DOCS=1 $(CARGO) test --locked -p feedmill-operator --lib --test monitoring
+	FEEDMILL_WRITE_DOCS=1 $(CARGO) test --locked -p feedmill-operator --lib --test monitoring --test chart
 
 screenshots: prerequisites ## take the pictures of docs/show.md again
 	FEEDMILL_WRITE_SCREENSHOTS=1 $(CARGO) test --locked -p feedmill --test page pictures_of_the_page

@@ -30,6 +30,35 @@ const SPEC: &[&str] = &["spec"];
 const INVALID: &str = "FieldValueInvalid";
 const FORBIDDEN: &str = "FieldValueForbidden";
 
+/// A field of the template that is merged which must be absent.
+macro_rules! absent {
+    ($at:expr, $field:literal, $message:literal) => {
+        Rule {
+            at: $at,
+            field: concat!(".", $field),
+            rule: concat!("!has(self.", $field, ")"),
+            message: concat!("must be absent: ", $message),
+            reason: FORBIDDEN,
+        }
+    };
+}
+
+/// The same of the worker's own container.
+macro_rules! absent_of_worker {
+    ($field:literal) => {
+        Rule {
+            at: &["spec", "podTemplate", "spec", "containers", "items"],
+            field: concat!(".", $field),
+            rule: concat!("self.name != 'worker' || !has(self.", $field, ")"),
+            message: "must be absent of the container worker: it is the operator's own",
+            reason: FORBIDDEN,
+        }
+    };
+}
+
+/// Where the template that is merged has a pod's fields.
+const POD: &[&str] = &["spec", "podTemplate", "spec"];
+
 const RULES: &[Rule] = &[
     Rule {
         at: &[],
@@ -172,6 +201,45 @@ const RULES: &[Rule] = &[
         message: "must be absent beside serviceAccountName: an account that exists is not changed",
         reason: FORBIDDEN,
     },
+    Rule {
+        at: SPEC,
+        field: ".podTemplate",
+        rule: "self.placement.spread.mode != 'OnePerNode' || !has(self.podTemplate) || !has(self.podTemplate.spec) || !has(self.podTemplate.spec.affinity) || !has(self.podTemplate.spec.affinity.podAntiAffinity)",
+        message: "must not have spec.affinity.podAntiAffinity with placement.spread.mode OnePerNode, which takes it",
+        reason: FORBIDDEN,
+    },
+    Rule {
+        at: &["spec", "podTemplate", "metadata"],
+        field: ".labels",
+        rule: "!has(self.labels) || !self.labels.exists(key, key.startsWith('feedmill.dev/') || key.startsWith('app.kubernetes.io/'))",
+        message: "must not have keys of feedmill.dev/ or app.kubernetes.io/: the operator finds its workers by them",
+        reason: FORBIDDEN,
+    },
+    Rule {
+        at: &["spec", "podTemplate", "metadata"],
+        field: ".annotations",
+        rule: "!has(self.annotations) || !self.annotations.exists(key, key.startsWith('feedmill.dev/') || key.startsWith('app.kubernetes.io/'))",
+        message: "must not have keys of feedmill.dev/ or app.kubernetes.io/: they are the operator's own",
+        reason: FORBIDDEN,
+    },
+    absent!(POD, "hostNetwork", "workers are no part of their node"),
+    absent!(POD, "hostPID", "workers are no part of their node"),
+    absent!(POD, "hostIPC", "workers are no part of their node"),
+    absent!(POD, "hostUsers", "workers are no part of their node"),
+    absent!(POD, "hostname", "workers are found by a Service"),
+    absent!(POD, "hostAliases", "workers are no part of their node"),
+    absent!(POD, "topologySpreadConstraints", "spec.placement.spread says it"),
+    absent!(
+        &["spec", "podTemplate", "spec", "containers", "items"],
+        "ports",
+        "trainers and probes find workers by the one port they have"
+    ),
+    absent_of_worker!("command"),
+    absent_of_worker!("args"),
+    absent_of_worker!("livenessProbe"),
+    absent_of_worker!("readinessProbe"),
+    absent_of_worker!("startupProbe"),
+    absent_of_worker!("lifecycle"),
 ];
 
 /// The definition as JSON.

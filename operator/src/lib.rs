@@ -23,6 +23,9 @@ pub mod scrape;
 /// Stored resource → pipeline whose fields agree.
 pub mod validate;
 
+/// What a person writes over the template of workers.
+pub mod pod_template;
+
 /// What was asked for, without what is so anyway.
 pub mod sparse;
 
@@ -59,8 +62,14 @@ pub mod queue;
 /// One operator acts at a time.
 pub mod leader;
 
+/// So many requests a second, and no more.
+mod pace;
+
 /// What is counted.
 pub mod metrics;
+
+/// Whether an installation is at work.
+pub mod check;
 
 /// Arguments → settings.
 pub mod settings;

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use feedmill_operator::check::CheckArgs;
 use feedmill_operator::settings::OperatorArgs;
 use tracing_subscriber::EnvFilter;
 
@@ -19,6 +20,8 @@ struct Cli {
 enum Command {
     /// Look after pipelines until told to stop
     Run(Box<OperatorArgs>),
+    /// Wait until an operator is seen at work, as `helm test` does
+    Check(CheckArgs),
     /// Print the CustomResourceDefinition
     Crd,
 }
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let result = match Cli::parse().command {
         Command::Run(arguments) => feedmill_operator::run::main(&arguments),
+        Command::Check(arguments) => feedmill_operator::run::check(&arguments),
         Command::Crd => print(),
     };
     match result {

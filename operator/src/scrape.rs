@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
+use crate::size::count;
 use crate::validate::Key;
 
 /// The longest answer: some 800 ranks.
@@ -163,17 +164,16 @@ fn is_due(target: &Target, seen: Option<&Seen>, now: Instant) -> bool {
 /// Asks one worker.
 async fn ask(address: SocketAddr, tls: bool) -> Result<WorkerStatus, ScrapeError> {
     let asked = async {
-        let stream = TcpStream::connect(address).await.map_err(|error| cannot_connect(&error))?;
+        let stream = TcpStream::connect(address).await.map_err(cannot_connect)?;
         if !tls {
             return answer(address, stream).await;
         }
-        answer(address, tls::secure(address.ip(), stream).await.map_err(|error| cannot_connect(&error))?)
-            .await
+        answer(address, tls::secure(address.ip(), stream).await.map_err(cannot_connect)?).await
     };
     tokio::time::timeout(TIMEOUT, asked).await.map_err(|_| ScrapeError::Timeout)?
 }
 
-fn cannot_connect(error: &dyn std::fmt::Display) -> ScrapeError {
+fn cannot_connect(error: impl std::fmt::Display) -> ScrapeError {
     ScrapeError::Connect(error.to_string())
 }
 
@@ -181,17 +181,14 @@ async fn answer<S>(address: SocketAddr, stream: S) -> Result<WorkerStatus, Scrap
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let connect = cannot_connect;
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| connect(&error))?;
-    // Ends with the request: both halves are dropped together.
-    let driver = tokio::spawn(connection);
-    let result = async {
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(cannot_connect)?;
+    let answer = async {
         let request = http::Request::get(PATH_STATUS)
             .header(http::header::HOST, address.to_string())
             .body(Empty::<Bytes>::new())
-            .map_err(|error| connect(&error))?;
-        let response = sender.send_request(request).await.map_err(|error| connect(&error))?;
+            .map_err(cannot_connect)?;
+        let response = sender.send_request(request).await.map_err(cannot_connect)?;
         if response.status() != http::StatusCode::OK {
             return Err(ScrapeError::Status(response.status().as_u16()));
         }
@@ -200,10 +197,14 @@ where
             .await
             .map_err(|error| ScrapeError::Body(error.to_string()))?;
         serde_json::from_slice(&body.to_bytes()).map_err(|error| ScrapeError::Body(error.to_string()))
+    };
+    // Both are given up together, also when the time is over.
+    tokio::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        // What came before it ended is read.
+        _ = connection => answer.await,
     }
-    .await;
-    driver.abort();
-    result
 }
 
 /// What the ranks of all runs report, as one figure each.
@@ -240,7 +241,7 @@ pub fn figures(statuses: &[&WorkerStatus], training: &dyn Fn(&str) -> bool) -> F
         i32::try_from(full / u64::from(report.target)).unwrap_or(100)
     });
     Figures {
-        ranks: i32::try_from(ranks.len()).unwrap_or(i32::MAX),
+        ranks: count(ranks.len()),
         wait_permille: wait.map(u32::cast_signed),
         queue_fill_percent: fill.min(),
     }

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use feedmill_protocol::hash::hex;
-use feedmill_protocol::pipeline::spec::{Metadata, PipelineSpec, Purpose, S3Spec, ServingSpec};
+use feedmill_protocol::pipeline::spec::{BundleRef, Metadata, PipelineSpec, Purpose, S3Spec, ServingSpec};
 use feedmill_protocol::pipeline::validated::{API_VERSION, KIND};
-use feedmill_protocol::pipeline::{FieldError, Pipeline, Quantity};
+use feedmill_protocol::pipeline::{FieldError, PROGRAM_BYTES, Pipeline, Quantity};
 use feedmill_scaler::ScalingSpec;
 use feedmill_scaler::spec::{Fallback, Reports, Target, Timing};
 use k8s_openapi::api::core::v1::EnvVar;
@@ -20,6 +20,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::desired::is_ours;
+use crate::pod_template::PodPatch;
 use crate::sparse::sparse;
 use crate::types::{
     AutoscalingMode, AutoscalingSpec, DataPipeline, FallbackBehavior, PlacementSpec, PullPolicy, SpreadMode,
@@ -30,9 +32,6 @@ use crate::types::{
 pub const PAUSE: &str = "feedmill.dev/pause";
 /// A new value replaces all workers.
 pub const RESTART_AT: &str = "feedmill.dev/restart-at";
-
-/// What a worker's program takes beside its budgets, in bytes: 300 MB, as workers themselves keep it.
-const PROGRAM_BYTES: u64 = 300_000_000;
 
 /// The kernel rounds limits down to pages, and a worker that has a byte less than it needs refuses to start: whole mebibytes.
 const STEP: u64 = 1 << 20;
@@ -95,6 +94,8 @@ pub struct ValidatedPipeline {
     pub trainers: Option<Vec<NetworkPolicyPeer>>,
     /// What workers are made of.
     pub worker: ValidatedWorker,
+    /// What is written over the template of their pods.
+    pub pod_template: PodPatch,
 }
 
 impl ValidatedPipeline {
@@ -112,6 +113,8 @@ pub struct Size {
     pub workers: i32,
     /// Whether there are none because the pipeline is suspended.
     pub suspended: bool,
+    /// The number in the spec.
+    pub asked: i32,
     /// Who decides.
     pub mode: AutoscalingMode,
     /// The number that was asked for, when it lies outside of the bounds.
@@ -131,6 +134,8 @@ pub struct ValidatedWorker {
     pub account: Account,
     /// The Secret with S3 keys.
     pub credentials: Option<String>,
+    /// Certificates of S3's authorities.
+    pub authorities: Option<BundleRef>,
     /// The Secret with the tokens that are admitted.
     pub tokens: Option<String>,
     /// The Secret with the workers' certificate and its key.
@@ -210,7 +215,7 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
         metadata: Metadata { name: raw.name_any() },
         spec: PipelineSpec::of_data(
             // Workers find keys, tokens and certificates where they are mounted.
-            S3Spec { credentials_secret_ref: None, ..spec.s3.clone() },
+            S3Spec { credentials_secret_ref: None, ca_bundle_ref: None, ..spec.s3.clone() },
             spec.streams.clone(),
             spec.processor.clone(),
             spec.limits.clone(),
@@ -234,6 +239,11 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
     let scaling = scaling.map(|scaling| internal(scaling, spec.replicas, &mut errors));
     let update = update(raw, &mut errors);
     let worker = worker(raw, &mut errors);
+    let alone = spec.placement.spread.mode == SpreadMode::OnePerNode;
+    let pod_template = PodPatch::new(&spec.pod_template, alone).unwrap_or_else(|found| {
+        errors.extend(found);
+        PodPatch::default()
+    });
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -254,6 +264,7 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
         drain_seconds: spec.drain_seconds,
         trainers: spec.network_policy.enabled.then(|| spec.network_policy.trainers.clone()),
         worker,
+        pod_template,
     })
 }
 
@@ -271,7 +282,7 @@ fn size(
         Some(scaling) if scaling.mode != AutoscalingMode::Manual => {
             if scaling.min_replicas > scaling.max_replicas {
                 errors.push(wrong("spec.autoscaling.minReplicas", "must not be more than maxReplicas"));
-                return Size { workers: 0, suspended, mode: scaling.mode, limited: None };
+                return Size { workers: 0, suspended, asked: replicas, mode: scaling.mode, limited: None };
             }
             (scaling.mode, replicas.clamp(scaling.min_replicas, scaling.max_replicas))
         }
@@ -279,7 +290,7 @@ fn size(
     };
     // What the operator decides itself is within the bounds from the beginning.
     let limited = (within != replicas && !suspended && mode != AutoscalingMode::Internal).then_some(replicas);
-    Size { workers: if suspended { 0 } else { within }, suspended, mode, limited }
+    Size { workers: if suspended { 0 } else { within }, suspended, asked: replicas, mode, limited }
 }
 
 /// What the operator decides by.
@@ -385,6 +396,7 @@ fn worker(raw: &DataPipeline, errors: &mut Vec<FieldError>) -> ValidatedWorker {
         pull_secrets: image_pull_secrets.iter().map(|secret| secret.name.clone()).collect(),
         account,
         credentials: raw.spec.s3.credentials_secret_ref.as_ref().map(|secret| secret.name.clone()),
+        authorities: raw.spec.s3.ca_bundle_ref.clone(),
         tokens: raw.spec.serving.token_secret_ref.as_ref().map(|secret| secret.name.clone()),
         certificate: raw.spec.serving.tls_secret_ref.as_ref().map(|secret| secret.name.clone()),
         requests,
@@ -405,10 +417,6 @@ fn twice<'a>(field: &str, names: impl Iterator<Item = &'a String>, errors: &mut 
             errors.push(wrong(field, format!("has {name} twice")));
         }
     }
-}
-
-fn is_ours(key: &str) -> bool {
-    key.starts_with("feedmill.dev/") || key.starts_with("app.kubernetes.io/")
 }
 
 type Amounts = BTreeMap<String, Amount>;
@@ -437,11 +445,12 @@ fn memory(
         errors.push(wrong(
             "spec.worker.resources.limits.memory",
             format!(
-                "{} cannot hold cache.fetch {}, cache.decode {} and the 300 MB of the program; raise it or lower them \
+                "{} cannot hold cache.fetch {}, cache.decode {} and the {} MB of the program; raise it or lower them \
                  (cache.sharedMemory is added to it)",
                 Quantity(limit),
                 cache.fetch,
-                cache.decode
+                cache.decode,
+                PROGRAM_BYTES / 1_000_000
             ),
         ));
     }

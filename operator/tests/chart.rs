@@ -1,10 +1,11 @@
 //! The chart, linted and rendered by a real helm where there is one.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod chart_page;
 mod tools;
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
@@ -138,6 +139,65 @@ fn values_reach_the_objects() {
     assert_eq!((of(&objects, "PodMonitor").len(), of(&objects, "ClusterRole").len()), (2, 1));
 }
 
+/// Its account, and an image that is there anyway: `helm test` pulls nothing.
+#[test]
+fn a_test_looks_whether_an_operator_is_at_work() {
+    let Some(objects) =
+        rendered(&["--set", "namespaced=true", "--set", "global.imagePullSecrets={registry}"])
+    else {
+        return;
+    };
+    let pod = of(&objects, "Pod")[0];
+    assert_eq!(pod["metadata"]["annotations"]["helm.sh/hook"], "test");
+    let deployment = &of(&objects, "Deployment")[0]["spec"]["template"]["spec"];
+    for field in ["serviceAccountName", "imagePullSecrets", "securityContext"] {
+        assert_eq!(pod["spec"][field], deployment[field], "{field}");
+    }
+    let (test, operator) = (&pod["spec"]["containers"][0], &deployment["containers"][0]);
+    for field in ["image", "imagePullPolicy", "securityContext"] {
+        assert_eq!(test[field], operator[field], "{field}");
+    }
+    // Alerts and the disruption budget must not take it for an operator.
+    let selector = &of(&objects, "Deployment")[0]["spec"]["selector"]["matchLabels"];
+    assert_ne!(pod["metadata"]["labels"]["app.kubernetes.io/name"], selector["app.kubernetes.io/name"]);
+    let output = Command::new(env!("CARGO_BIN_EXE_feedmill-operator"))
+        .args(test["args"].as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()))
+        .env("POD_NAMESPACE", "feedmill-system")
+        .env("KUBECONFIG", "/nowhere")
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .env("HOME", "/nowhere")
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("no API server"), "{error}");
+}
+
+fn values() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/feedmill/values.yaml");
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn every_value_says_what_it_means() {
+    let lines = chart_page::lines(&values());
+    assert!(lines.len() > 30, "{} values", lines.len());
+    for line in lines {
+        assert!(!line.meaning.is_empty(), "{} has no comment", line.path);
+    }
+}
+
+#[test]
+fn the_page_of_the_chart_is_made_from_its_values() {
+    let (path, made) = (
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/feedmill/README.md"),
+        chart_page::page(&values()),
+    );
+    if std::env::var_os("FEEDMILL_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    assert!(std::fs::read_to_string(&path).is_ok_and(|stands| stands == made), "it differs; run: make docs");
+}
+
 #[test]
 fn monitoring_is_off_until_it_is_asked_for() {
     let Some(objects) = rendered(&[]) else { return };
@@ -208,6 +268,8 @@ fn values_that_make_no_sense_are_refused() {
         "crds.kep=true",
         "nodes.read=maybe",
         "operator.concurrency=0",
+        "operator.requestsPerSecond=1",
+        "worker.image.pullPolicy=Always",
         "metrics.rules=maybe",
         "metrics.runbooks=wiki",
         "metrics.disabledRules={KubePodCrashLooping}",

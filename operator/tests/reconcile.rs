@@ -94,7 +94,8 @@ async fn workers_that_start_again_find_the_document_they_were_made_for() {
     }
     fleet.recover();
     fleet.edit(|spec| spec["disruptionBudget"]["maxUnavailable"] = json!(1));
-    let budget = |server: &Server| server.get(BUDGETS, "fleet-worker").unwrap()["spec"]["maxUnavailable"] == 1;
+    let budget =
+        |server: &Server| server.get(BUDGETS, "fleet-worker").unwrap()["spec"]["maxUnavailable"] == 1;
     fleet.until("that is applied", budget).await;
     fleet.looked_at().await;
     let kept = fleet.get(MAPS, &former).unwrap()["immutable"].clone();
@@ -359,7 +360,8 @@ async fn those_that_go_first_are_marked_before_the_number_is_written() {
     assert_eq!([cost("p0"), cost("p1"), cost("p2")], [Value::Null, json!("-100"), Value::Null]);
     let writes = fleet.writes().split_off(before);
     let first = |what: &str| writes.iter().position(|write| write == what).unwrap();
-    let (marked, written) = (first("PATCH api/v1/pods p1"), first("PATCH apis/apps/v1/deployments fleet-worker"));
+    let (marked, written) =
+        (first("PATCH api/v1/pods p1"), first("PATCH apis/apps/v1/deployments fleet-worker"));
     assert!(marked < written, "{writes:#?}");
 }
 

@@ -16,7 +16,12 @@ const SEEDS: u64 = 100;
 
 /// A runtime of its own for each seed: what one does changes the time and the chance of no other.
 fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(work)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(work)
 }
 
 async fn brought_there(seed: Option<u64>) -> Vec<(&'static str, Value)> {

@@ -22,7 +22,7 @@ use crate::desired::PIPELINE;
 use crate::validate::Key;
 
 pub use caches::Caches;
-pub use pod::{Trouble, WorkerPod};
+pub use pod::{Trouble, TroubleKind, WorkerPod};
 
 /// An object, or why it cannot be read.
 pub type Kept<T> = Result<Arc<T>, Arc<str>>;

@@ -11,6 +11,7 @@ use crate::apply::{Applier, ApplyError};
 use crate::desired::{Names, metadata};
 use crate::plan::Agreed;
 use crate::scale::{STATE, Scaled, Sight};
+use crate::size::count;
 use crate::status::{self, Edge};
 use crate::types::{DataPipeline, DataPipelineStatus};
 use crate::validate::{Key, ValidatedPipeline};
@@ -30,12 +31,12 @@ impl Context {
         };
         let deployment = observed.deployment.as_deref();
         let wanted = deployment.and_then(|deployment| deployment.spec.as_ref()?.replicas);
-        let ready = observed.pods.iter().filter(|pod| pod.stays() && pod.ready).count();
+        let ready = observed.pods.iter().filter(|pod| pod.serves()).count();
         let agreed = observed.plan.as_deref().map(Agreed::read);
         let answers = observed.pods.iter().filter(|pod| pod.stays());
         let sight = Sight {
             wanted,
-            ready: i32::try_from(ready).unwrap_or(i32::MAX),
+            ready: count(ready),
             rollout: deployment.is_some_and(status::is_replacing),
             answers: answers.filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?))).collect(),
             agreed: agreed.as_ref(),
@@ -50,8 +51,17 @@ impl Context {
         Some(scaled)
     }
 
-    /// Each change of the size is told, with its reason.
+    /// Each change of the size is told, with its reason, and a number that somebody wrote in vain.
     pub(super) async fn tell_size(&self, raw: &DataPipeline, before: &DataPipelineStatus, scaled: &Scaled) {
+        if let Some(asked) = scaled.ignored {
+            let note = format!(
+                "spec.replicas is {asked} now, but in mode Internal the operator decides: {} workers; change the bounds of \
+                 spec.autoscaling, or its mode to External or Manual",
+                scaled.workers
+            );
+            let edge = Edge { warning: true, reason: "ReplicasIgnored".into(), note };
+            self.tell(&raw.object_ref(&()), &Key::of(raw), edge).await;
+        }
         let (from, to) = (before.desired_replicas, scaled.workers);
         if !scaled.fresh || from == to || before.observed_generation.is_none() {
             return;

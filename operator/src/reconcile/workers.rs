@@ -18,8 +18,9 @@ use crate::spread;
 use crate::status;
 use crate::validate::ValidatedPipeline;
 
-/// Most pods that are marked in one look. Each that is seen to be marked wakes its pipeline for the others.
-const MARKS: usize = 200;
+/// Most pods that are marked in one look. Each that is seen to be marked wakes its pipeline for the others. Those of all pipelines that
+/// are worked on at once take their turns within the time for one look.
+const MARKS: usize = 100;
 
 impl Context {
     /// The number of workers, and before it is lowered the marks of those that go.

@@ -141,6 +141,17 @@ fn what_stands_in_the_spec_is_the_first_size_only() {
 }
 
 #[test]
+fn a_number_that_is_written_in_vain_is_told_once() {
+    let mut world = World::new(7);
+    assert_eq!(world.look().ignored, None);
+    world.pipeline.size.asked = 3;
+    assert_eq!([(); 2].map(|()| world.look().ignored), [Some(3), None]);
+    // What is so anyway is not ignored.
+    world.pipeline.size.asked = 7;
+    assert_eq!(world.look().ignored, None);
+}
+
+#[test]
 fn hungry_ranks_make_it_grow_and_each_window_is_one_decision() {
     let mut world = World::new(2);
     world.wait = Some(0.8);

@@ -21,6 +21,7 @@ use crate::observe::WorkerPod;
 use crate::plan::{Agreed, Consistency};
 use crate::scale::Scaled;
 use crate::scrape::Figures;
+use crate::size::count;
 use crate::types::{DataPipelineStatus, PlacementStatus, ScalingStatus};
 use crate::validate::ValidatedPipeline;
 
@@ -155,10 +156,6 @@ fn scaling(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) -> Sc
         previous_replicas: if changed { Some(before.desired_replicas) } else { old.previous_replicas },
         ..figures(before.scaling.as_ref(), facts.figures)
     }
-}
-
-fn count(number: usize) -> i32 {
-    i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 /// Figures that hardly moved stay as they were written.

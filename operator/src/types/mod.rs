@@ -4,6 +4,8 @@
 //! and in a cluster; what only a cluster reads is written here. A field stands here only when code reads it.
 #![expect(clippy::duplicated_attributes, reason = "each column of kubectl has a type of its own")]
 
+/// The schema of a template that is merged.
+mod pod_template;
 /// What is observed of a pipeline.
 mod status;
 
@@ -18,6 +20,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 pub use status::{DataPipelineStatus, PlacementStatus, ScalingStatus};
 
@@ -124,6 +127,11 @@ pub struct DataPipelineSpec {
     /// What workers are made of.
     #[serde(default)]
     pub worker: WorkerSpec,
+    /// For what has no field here: merged over the template of workers' pods as Kubernetes merges patches, lists of containers, volumes
+    /// and variables by their names. What the operator must decide itself is refused.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schemars(schema_with = "pod_template::schema")]
+    pub pod_template: Map<String, Value>,
 }
 
 /// Who decides how many workers there are.

@@ -118,7 +118,8 @@ impl Fleet {
 
     /// Waits until the status speaks of the present spec.
     pub async fn looked_at(&self) {
-        let is_looked_at = |object: Value| object["status"]["observedGeneration"] == object["metadata"]["generation"];
+        let is_looked_at =
+            |object: Value| object["status"]["observedGeneration"] == object["metadata"]["generation"];
         self.until("it is looked at", |_| is_looked_at(self.object())).await;
     }
 

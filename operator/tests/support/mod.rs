@@ -20,6 +20,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+#[allow(unused_imports, reason = "each test file uses some of it")]
 pub use fleet::{Fleet, operator};
 
 /// The only namespace of these tests.
@@ -154,7 +155,12 @@ impl Server {
 
     /// A client without sockets, for time would run on while a request is on its way; like the program's it tries nothing again.
     pub fn client(&self) -> Client {
-        Client::new(Router::new().fallback(answer).with_state(self.clone()), NAMESPACE)
+        Client::new(self.router(), NAMESPACE)
+    }
+
+    /// What answers, to be served on a socket as well.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(answer).with_state(self.clone())
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Store) -> T) -> T {
@@ -527,9 +533,10 @@ impl Server {
                         return None;
                     }
                     let (lines, last) = server.with(|store| {
-                        let new = store.log.iter().filter(|(version, _, of, object)| {
-                            *version > from && *of == group && selected(object, &selector)
-                        });
+                        let first = store.log.partition_point(|(version, ..)| *version <= from);
+                        let new = store.log[first..]
+                            .iter()
+                            .filter(|(_, _, of, object)| *of == group && selected(object, &selector));
                         let lines: String = new
                             .map(|(_, event, _, object)| {
                                 format!("{}\n", json!({"type": event, "object": object}))
