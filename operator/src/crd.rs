@@ -4,7 +4,8 @@
 //! subresource too, and another scaler would only get errors; the operator clamps and says so.
 
 /// The page that lists every field.
-pub mod reference;
+#[cfg(test)]
+mod reference;
 
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
@@ -228,6 +229,11 @@ const RULES: &[Rule] = &[
     absent!(POD, "hostUsers", "workers are no part of their node"),
     absent!(POD, "hostname", "workers are found by a Service"),
     absent!(POD, "hostAliases", "workers are no part of their node"),
+    absent!(
+        &["spec", "podTemplate", "spec", "volumes", "items"],
+        "hostPath",
+        "workers are no part of their node"
+    ),
     absent!(POD, "topologySpreadConstraints", "spec.placement.spread says it"),
     absent!(
         &["spec", "podTemplate", "spec", "containers", "items"],
@@ -251,27 +257,6 @@ pub fn definition() -> Value {
     let mut definition = serde_json::to_value(DataPipeline::crd()).unwrap_or_default();
     if let Some(schema) = definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         finish(schema);
-        for pointer in [
-            "/properties/spec/properties/disruptionBudget/properties/maxUnavailable",
-            "/properties/spec/properties/updateStrategy/properties/maxSurge",
-            "/properties/spec/properties/updateStrategy/properties/maxUnavailable",
-        ] {
-            if let Some(Value::Object(number)) = schema.pointer_mut(pointer) {
-                number.insert("pattern".into(), json!("^([0-9]|[1-9][0-9]|100)%$"));
-                number.insert("minimum".into(), json!(0));
-                number.insert("maximum".into(), json!(10_000));
-            }
-        }
-        // Names that stand twice are refused when workers are made.
-        for pointer in [
-            "/properties/spec/properties/worker/properties/env",
-            "/properties/spec/properties/worker/properties/imagePullSecrets",
-        ] {
-            if let Some(Value::Object(list)) = schema.pointer_mut(pointer) {
-                list.insert("x-kubernetes-list-type".into(), json!("map"));
-                list.insert("x-kubernetes-list-map-keys".into(), json!(["name"]));
-            }
-        }
         // Nothing reads them.
         if let Some(Value::Object(resources)) =
             schema.pointer_mut("/properties/spec/properties/worker/properties/resources/properties")
@@ -300,10 +285,8 @@ pub fn yaml() -> Result<String, serde_saphyr::ser::Error> {
 }
 
 /// The definition as the chart installs it: kept when the chart goes, unless told otherwise.
-///
-/// # Errors
-/// As [`yaml`].
-pub fn template() -> Result<String, serde_saphyr::ser::Error> {
+#[cfg(test)]
+fn template() -> Result<String, serde_saphyr::ser::Error> {
     const KEEP: &str = "metadata:\n  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n";
     let definition = yaml()?.replacen("metadata:\n", KEEP, 1);
     Ok(format!("{{{{- if .Values.crds.enabled }}}}\n{definition}{{{{- end }}}}\n"))

@@ -20,6 +20,7 @@ pub const CONTAINER: [&str; 6] =
     ["command", "args", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"];
 /// Volumes by which the operator knows what a worker reads.
 const VOLUMES: [&str; 2] = [DOCUMENT_VOLUME, PLAN_VOLUME];
+const OF_NODE: &str = "must be absent: workers are no part of their node";
 /// Kubernetes' word for how an element is merged.
 const DIRECTIVE: &str = "$patch";
 
@@ -58,12 +59,20 @@ impl PodPatch {
                     "is taken by placement.spread.mode OnePerNode",
                 ),
                 field if field.starts_with("host") => {
-                    refuse(format!(".spec.{field}"), "must be absent: workers are no part of their node");
+                    refuse(format!(".spec.{field}"), OF_NODE);
                 }
                 "volumes" => {
-                    let names = value.as_array().into_iter().flatten().map(|volume| volume["name"].as_str());
-                    if let Some(name) = names.flatten().find(|name| VOLUMES.contains(name)) {
-                        refuse(format!(".spec.{field}"), &format!("{name} is the operator's own"));
+                    for (number, volume) in value.as_array().into_iter().flatten().enumerate() {
+                        let name = volume["name"].as_str().unwrap_or_default();
+                        if VOLUMES.contains(&name) {
+                            refuse(
+                                format!(".spec.{field}[{number}]"),
+                                &format!("{name} is the operator's own"),
+                            );
+                        }
+                        if volume.get("hostPath").is_some() {
+                            refuse(format!(".spec.{field}[{number}].hostPath"), OF_NODE);
+                        }
                     }
                 }
                 "containers" | "initContainers" => {
@@ -247,7 +256,11 @@ mod tests {
                 "spec.containers[1].ports",
                 json!({"spec": {"containers": [{"name": "worker"}, {"name": "b", "ports": [{"containerPort": 1}]}]}}),
             ),
-            ("spec.volumes", json!({"spec": {"volumes": [{"name": "plan", "$patch": "delete"}]}})),
+            (
+                "spec.volumes[0].hostPath",
+                json!({"spec": {"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}}),
+            ),
+            ("spec.volumes[0]", json!({"spec": {"volumes": [{"name": "plan", "$patch": "delete"}]}})),
             ("spec.dnsConfg", json!({"spec": {"dnsConfg": {}}})),
             (
                 "spec.containers[0].env[0].valu",

@@ -20,12 +20,11 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-use crate::apply::{trimmed, trimmed_map};
 use crate::check::CheckArgs;
 use crate::desired::{MANAGED_BY, MANAGER, PORT};
 use crate::leader::Candidate;
 use crate::metrics::Metrics;
-use crate::observe::{Cache, Caches, WorkerPod, by_label};
+use crate::observe::{Cache, Caches, WorkerPod, by_label, itself, trimmed, trimmed_map};
 use crate::pace::paced;
 use crate::reconcile::Context;
 use crate::scrape::{Answers, Target};
@@ -151,22 +150,26 @@ pub async fn look_after(
     let work = Arc::new(Work::default());
     let mut caches = Caches::default();
     let mut tasks = JoinSet::new();
-    let mut watches = Watches {
-        client: client.clone(),
-        namespace: arguments.namespace.clone(),
-        work: &work,
-        tasks: &mut tasks,
-    };
+    let mut watches =
+        Watches { client: client.clone(), namespace: arguments.namespace.clone(), tasks: &mut tasks };
     let mine = format!("{MANAGED_BY}={MANAGER}");
-    watches.pipelines(&caches.pipelines);
-    watches.start(&caches.deployments, Some(&mine), by_label, trimmed);
-    watches.start(&caches.services, Some(&mine), by_label, trimmed);
-    watches.start(&caches.maps, Some(&mine), by_label, trimmed_map);
-    watches.start(&caches.accounts, Some(&mine), by_label, trimmed);
-    watches.start(&caches.budgets, Some(&mine), by_label, trimmed);
-    watches.start(&caches.policies, Some(&mine), by_label, trimmed);
-    watches.start(&caches.revisions, Some(&mine), by_label, trimmed);
-    watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from);
+    let mine = Some(mine.as_str());
+    let of_itself = (Arc::clone(&work), Arc::clone(&caches.pipelines));
+    watches.start(&caches.pipelines, None, itself, trimmed, move |key| {
+        of_itself.0.wake_pipeline(key, &of_itself.1)
+    });
+    let wake = {
+        let work = Arc::clone(&work);
+        move |key| work.wake(key)
+    };
+    watches.start(&caches.deployments, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.services, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.maps, mine, by_label, trimmed_map, wake.clone());
+    watches.start(&caches.accounts, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.budgets, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.policies, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.revisions, mine, by_label, trimmed, wake.clone());
+    watches.start::<Pod, _>(&caches.pods, mine, by_label, WorkerPod::from, wake);
     if !arguments.without_nodes {
         let nodes = Arc::default();
         watches.nodes(&nodes);

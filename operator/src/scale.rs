@@ -51,7 +51,7 @@ pub struct Sight<'a> {
     /// Whether workers of one template are being replaced by those of another.
     pub rollout: bool,
     /// What each worker said last, by pod.
-    pub answers: Vec<(String, Seen)>,
+    pub answers: &'a [(String, Seen)],
     /// The plan that counts.
     pub agreed: Option<&'a Agreed>,
     /// What was kept.

@@ -1,15 +1,11 @@
 //! The size of a pipeline that the operator scales: looked at before anything is applied, kept with it, told afterwards.
 
-use std::time::Instant;
-
 use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::jiff::Timestamp;
 use kube::Resource as _;
 
-use super::{Context, Observed};
+use super::{Context, Now, Observed};
 use crate::apply::{Applier, ApplyError};
 use crate::desired::{Names, metadata};
-use crate::plan::Agreed;
 use crate::scale::{STATE, Scaled, Sight};
 use crate::size::count;
 use crate::status::{self, Edge};
@@ -22,7 +18,7 @@ impl Context {
         &self,
         pipeline: &mut ValidatedPipeline,
         observed: &Observed,
-        now: Instant,
+        now: Now,
     ) -> Option<Scaled> {
         let spec = pipeline.scaling.clone().filter(|_| !pipeline.size.suspended && !pipeline.paused);
         let Some(spec) = spec else {
@@ -32,18 +28,15 @@ impl Context {
         let deployment = observed.deployment.as_deref();
         let wanted = deployment.and_then(|deployment| deployment.spec.as_ref()?.replicas);
         let ready = observed.pods.iter().filter(|pod| pod.serves()).count();
-        let agreed = observed.plan.as_deref().map(Agreed::read);
-        let answers = observed.pods.iter().filter(|pod| pod.stays());
         let sight = Sight {
             wanted,
             ready: count(ready),
             rollout: deployment.is_some_and(status::is_replacing),
-            answers: answers.filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?))).collect(),
-            agreed: agreed.as_ref(),
+            answers: &observed.seen,
+            agreed: observed.recorded.as_ref(),
             kept: observed.scaling.as_deref(),
         };
-        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-        let scaled = self.scalers.look(pipeline, &spec, &sight, now, now_ms);
+        let scaled = self.scalers.look(pipeline, &spec, &sight, now.instant, now.since_1970());
         if scaled.fresh {
             self.metrics.decided(&pipeline.key, scaled.reason.label());
         }
@@ -78,6 +71,7 @@ impl Context {
         pipeline: &ValidatedPipeline,
         applier: &Applier<'_>,
         scaled: &Scaled,
+        now: Now,
     ) -> Result<(), ApplyError> {
         let Some(state) = &scaled.keep else { return Ok(()) };
         let map = ConfigMap {
@@ -86,8 +80,7 @@ impl Context {
             ..ConfigMap::default()
         };
         applier.one(&map, &self.caches.maps).await?;
-        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-        self.scalers.kept(&pipeline.key, now_ms);
+        self.scalers.kept(&pipeline.key, now.since_1970());
         Ok(())
     }
 }

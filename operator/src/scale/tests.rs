@@ -111,11 +111,12 @@ impl World {
 
     fn seen(&self) -> Scaled {
         let now = self.begin + Duration::from_secs(self.seconds);
+        let answers = self.answers(now);
         let sight = Sight {
             wanted: (self.workers > 0).then_some(self.workers),
             ready: self.workers,
             rollout: false,
-            answers: self.answers(now),
+            answers: &answers,
             agreed: Some(&self.agreed),
             kept: self.kept.as_ref(),
         };
@@ -188,11 +189,12 @@ fn workers_that_do_not_answer_are_lost_ones_and_nothing_shrinks() {
         let now = world.begin + Duration::from_secs(world.seconds + later);
         let silent =
             |number: i32| (format!("w{number}"), Seen { misses: 1, ..seen(now, Err(ScrapeError::Timeout)) });
+        let answers: Vec<_> = (0..world.workers).map(silent).collect();
         let sight = Sight {
             wanted: Some(world.workers),
             ready: world.workers,
             rollout: false,
-            answers: (0..world.workers).map(silent).collect(),
+            answers: &answers,
             agreed: Some(&world.agreed),
             kept: None,
         };

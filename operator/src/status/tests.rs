@@ -38,6 +38,7 @@ struct Case {
     changing: bool,
     scaled: Option<Scaled>,
     workers: Vec<(&'static str, WorkerStatus)>,
+    silent: Option<ScrapeError>,
     consistency: Option<Consistency>,
     obstacle: Option<Obstacle>,
 }
@@ -53,6 +54,7 @@ impl Case {
             deployment: self.deployment.as_ref(),
             deployment_is_old: self.deployment_is_old,
             workers: &workers,
+            silent: self.silent.as_ref().map(|error| ("a", error)),
             agreed: None,
             consistency: self.consistency.as_ref().unwrap_or(&Consistency::Agree),
             placement: PlacementStatus { nodes: 1, max_per_node: 1, skew: Some(0) },
@@ -163,6 +165,19 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
         assert!(!condition(&status, "Ready").message.is_empty());
         assert!(!status.selector.is_empty());
     }
+}
+
+#[test]
+fn why_no_worker_answers_is_told() {
+    let told = |silent| {
+        let case = Case { pods: vec![pod("a", true)], silent, ..Case::default() };
+        condition(&case.status(&DataPipelineStatus::default(), 0), "SourceReady").message.clone()
+    };
+    assert_eq!(told(None), "no worker says what it has read");
+    assert_eq!(
+        told(Some(ScrapeError::Timeout)),
+        "no worker says what it has read; a: it did not answer within 2 s"
+    );
 }
 
 #[test]

@@ -319,12 +319,9 @@ impl View<'_> {
                 conditions.set("SourceReady", Truth::False, "ReadingData", &format!("{pod} is {doing}"));
             }
             (false, None, None) => {
-                conditions.set(
-                    "SourceReady",
-                    Truth::Unknown,
-                    "NoWorkerAnswers",
-                    "no worker says what it has read",
-                );
+                let why = self.facts.silent.map(|(pod, error)| format!("; {pod}: {error}"));
+                let message = format!("no worker says what it has read{}", why.unwrap_or_default());
+                conditions.set("SourceReady", Truth::Unknown, "NoWorkerAnswers", &message);
             }
         }
     }

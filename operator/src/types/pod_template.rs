@@ -37,6 +37,7 @@ pub fn schema(_: &mut SchemaGenerator) -> Schema {
         "topologySpreadConstraints": list(),
         "affinity": open(&json!({"podAntiAffinity": open(&json!({}))})),
         "containers": {"type": "array", "maxItems": 8, "items": container},
+        "volumes": {"type": "array", "maxItems": 32, "items": open(&json!({"hostPath": open(&json!({}))}))},
     });
     for field in OF_NODE {
         pod[field] = json!({"type": "boolean"});

@@ -49,6 +49,10 @@ struct Store {
     unlisted: Vec<String>,
     /// Watches that began before the last change of this number are ended.
     cuts: u64,
+    /// Changes up to this version are forgotten: a watch that would begin with one of them is told to list again.
+    oldest: u64,
+    /// Kinds of which no watch gets anything.
+    held: Vec<String>,
 }
 
 /// What happens to a request.
@@ -143,8 +147,16 @@ fn json_response(status: StatusCode, value: &Value) -> Response {
 }
 
 fn refusal(code: StatusCode, reason: &str) -> Response {
-    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16(), "reason": reason, "message": reason});
-    json_response(code, &body)
+    json_response(code, &failure(code, reason))
+}
+
+/// The same as an event of a watch.
+fn told(code: StatusCode, reason: &str) -> Response {
+    json_response(StatusCode::OK, &json!({"type": "ERROR", "object": failure(code, reason)}))
+}
+
+fn failure(code: StatusCode, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code.as_u16(), "reason": reason, "message": reason})
 }
 
 impl Server {
@@ -267,6 +279,15 @@ impl Server {
         });
     }
 
+    /// From now on watches of this kind are silent: caches grow old. Or they get all that they have missed.
+    pub fn hold(&self, group: &str, is_held: bool) {
+        self.with(|store| {
+            store.held.retain(|other| other != group);
+            store.held.extend(is_held.then(|| group.to_owned()));
+        });
+        self.version.send_modify(|_| {});
+    }
+
     /// No request fails any more.
     pub fn calm(&self) {
         self.with(|store| store.weather = None);
@@ -285,8 +306,11 @@ impl Server {
                 3 => Fault::Refused(StatusCode::FORBIDDEN),
                 _ => Fault::Lost,
             };
-            let cut = chance.bool();
+            let (cut, forget) = (chance.bool(), chance.bool());
             store.cuts += u64::from(cut);
+            if cut && forget {
+                store.oldest = store.version;
+            }
             Some((fault, cut))
         })?;
         if cut {
@@ -359,8 +383,8 @@ impl Server {
                 changes.changed().await.unwrap();
             }
         };
-        // Far beyond what anything here takes; only a test that fails waits so long.
-        if tokio::time::timeout(std::time::Duration::from_secs(300), waiting).await.is_err() {
+        // In virtual time, and far beyond what anything here takes: watches that are cut off again and again pause for half a minute each.
+        if tokio::time::timeout(std::time::Duration::from_secs(7200), waiting).await.is_err() {
             panic!("never: {what}; writes: {:#?}", self.writes());
         }
     }
@@ -522,7 +546,12 @@ impl Server {
 
     fn watch(&self, group: String, selector: String, from: u64) -> Response {
         let changes = self.version.subscribe();
-        let cuts = self.with(|store| store.cuts);
+        let (cuts, oldest) = self.with(|store| (store.cuts, store.oldest));
+        if from < oldest {
+            let expired = refusal(StatusCode::GONE, "Expired");
+            // A real one says it in either way.
+            return if oldest % 2 == 0 { expired } else { told(StatusCode::GONE, "Expired") };
+        }
         let start = (self.clone(), changes, from);
         let stream = futures_util::stream::unfold(start, move |(server, mut changes, from)| {
             let (group, selector) = (group.clone(), selector.clone());
@@ -531,6 +560,10 @@ impl Server {
                     changes.borrow_and_update();
                     if server.with(|store| store.cuts) != cuts {
                         return None;
+                    }
+                    if server.with(|store| store.held.contains(&group)) {
+                        changes.changed().await.ok()?;
+                        continue;
                     }
                     let (lines, last) = server.with(|store| {
                         let first = store.log.partition_point(|(version, ..)| *version <= from);
