@@ -2,7 +2,7 @@
 //! and CPU it takes, how many writes it makes when nothing happens, and how many requests after a restart.
 //!
 //! `cargo bench -p feedmill-operator --bench load` prints lines for people and one JSON line. Workers are asked on port 8470, which must be
-//! free; each has an address of its own in 127.0.0.0/8.
+//! free; each has an address of its own in 127.0.0.0/8. Where the port is taken, `unshare -n` gives another one (`ip link set lo up` in it).
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on fails here")]
 
 #[path = "../tests/support/mod.rs"]
@@ -42,7 +42,7 @@ struct Arguments {
     /// Workers of each
     #[arg(long, default_value_t = 20)]
     workers: u32,
-    /// Pipelines of the second part, of one worker each
+    /// Pipelines of the second part, of one worker each, whose size people decide
     #[arg(long, default_value_t = 500)]
     restart: usize,
     /// How long the first part is measured
@@ -182,11 +182,12 @@ impl Cluster {
         Operator(child)
     }
 
-    fn put(&self, pipelines: usize, workers: u32) {
+    /// Makes pipelines; every other one in mode Internal, if any, each of which writes what it learnt once a minute.
+    fn put(&self, pipelines: usize, workers: u32, is_scaled: bool) {
         for number in 0..pipelines {
             let scaling = json!({"mode": "Internal", "minReplicas": 1, "maxReplicas": 2 * workers});
             let mut spec = json!({"replicas": workers});
-            if number % 2 == 1 {
+            if is_scaled && number % 2 == 1 {
                 spec["autoscaling"] = scaling;
             }
             self.server.put(PIPELINES, pipeline(&format!("p{number}"), &spec));
@@ -244,12 +245,14 @@ impl Cluster {
 struct Operator(Child);
 
 impl Operator {
-    /// Bytes of memory that are its own or mapped, in MB.
-    fn memory(&self) -> f64 {
+    /// Memory in MB: all of it, and what of it is no mapped file, such as the program itself.
+    fn memory(&self) -> [f64; 2] {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse().unwrap();
-        kibibytes * 1024.0 / 1e6
+        ["VmRSS:", "RssAnon:"].map(|what| {
+            let line = text.lines().find_map(|line| line.strip_prefix(what)).unwrap();
+            let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+            kibibytes * 1024.0 / 1e6
+        })
     }
 
     /// Seconds of CPU time so far.
@@ -289,15 +292,17 @@ fn load() -> f64 {
 
 async fn steady(arguments: &Arguments) -> Value {
     let cluster = Cluster::start().await;
-    cluster.put(arguments.pipelines, arguments.workers);
+    cluster.put(arguments.pipelines, arguments.workers, true);
     let operator = cluster.operator();
     cluster.deploy(arguments.pipelines, arguments.workers).await;
-    cluster.quiet(10, now()).await;
+    // The last status of each is written within 15 seconds.
+    tokio::time::sleep(Duration::from_secs(20)).await;
     let (since, cpu) = (now(), operator.cpu());
-    let mut most: f64 = 0.0;
+    let mut most = [0.0_f64; 2];
     for _ in 0..arguments.seconds {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        most = most.max(operator.memory());
+        let memory = operator.memory();
+        most = [most[0].max(memory[0]), most[1].max(memory[1])];
     }
     let minutes = now().duration_since(since).as_secs_f64() / 60.0;
     let writes = cluster.asked.since(since, true).len() as f64 / minutes / arguments.pipelines as f64;
@@ -307,21 +312,23 @@ async fn steady(arguments: &Arguments) -> Value {
     let reporting = reporting.iter().filter(|object| object["status"]["scaling"]["reportingRanks"] == RANKS);
     let reporting = reporting.count();
     println!(
-        "{} pipelines x {} workers, {RANKS} ranks each ({reporting} seen): {most:.1} MB, {used:.1} % of a core, \
+        "{} pipelines x {} workers, {RANKS} ranks each ({reporting} seen): {:.1} MB, {:.1} of them its own, {used:.1} % of a core, \
          {writes:.3} writes a minute and pipeline, {requests:.2} requests/s, load {:.1}",
         arguments.pipelines,
         arguments.workers,
+        most[0],
+        most[1],
         load(),
     );
     let figures = json!({"pipelines": arguments.pipelines, "workers": arguments.workers, "pipelines_with_all_ranks": reporting,
-        "rss_mb": most, "cpu_percent": used, "writes_a_minute_and_pipeline": writes, "requests_a_second": requests, "load": load()});
+        "rss_mb": most[0], "rss_anon_mb": most[1], "cpu_percent": used, "writes_a_minute_and_pipeline": writes, "requests_a_second": requests, "load": load()});
     operator.stop();
     figures
 }
 
 async fn restart(arguments: &Arguments) -> Value {
     let cluster = Cluster::start().await;
-    cluster.put(arguments.restart, 1);
+    cluster.put(arguments.restart, 1, false);
     let first = cluster.operator();
     cluster.deploy(arguments.restart, 1).await;
     cluster.quiet(10, now()).await;
@@ -339,11 +346,11 @@ async fn restart(arguments: &Arguments) -> Value {
         "{} pipelines after a restart: at most {most} requests in a second, {} in all within {took:.0} s, {:.1} MB, load {:.1}",
         arguments.restart,
         asked.len(),
-        second.memory(),
+        second.memory()[0],
         load(),
     );
     let figures = json!({"pipelines": arguments.restart, "most_requests_in_a_second": most, "requests": asked.len(), "seconds": took,
-        "rss_mb": second.memory(), "load": load()});
+        "rss_mb": second.memory()[0], "load": load()});
     second.stop();
     figures
 }
