@@ -43,7 +43,7 @@ pub struct OperatorArgs {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
     /// Requests to the API server in any second, at most, without those for the lease
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(5..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(5..=10_000))]
     pub requests_per_second: u16,
 }
 
