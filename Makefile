@@ -1,6 +1,6 @@
 # Feedmill's commands; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites versitygw promtool quickstart test test-python test-cluster scenarios images cluster-build cluster-up cluster-down wheel soak ladder format lint docs screenshots sim
+.PHONY: help prerequisites versitygw promtool helm quickstart test test-python test-cluster scenarios images cluster-build cluster-up cluster-down wheel soak ladder format lint docs screenshots sim
 
 CARGO ?= cargo
 
@@ -20,6 +20,9 @@ versitygw: ## build the tests' independent S3 server, once, or say what that nee
 promtool: ## fetch promtool, which tests the alerts, once; without it that test is left out
 	@tools/promtool.sh >/dev/null || true
 
+helm: ## build helm, which renders the chart for its tests, once; without it those are left out
+	@tools/helm.sh >/dev/null || true
+
 quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; one worker is killed half-way
 	$(CARGO) build --release --locked -p feedmill
 	@# One epoch and a bit.
@@ -27,12 +30,12 @@ quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; o
 	    --embedded-s3 quickstart=examples/quickstart/bucket \
 	    --workers 2 --ranks 4 --global-batch 32 --steps 20 --step-ms 250 --kill-worker --check
 
-test: prerequisites versitygw promtool format lint ## everything that must hold on one machine; needs Go for an independent S3 server, installs Chromium as root where there is none
+test: prerequisites versitygw promtool helm format lint ## everything that must hold on one machine; needs Go for an independent S3 server and helm, installs Chromium as root where there is none
 	$(CARGO) test --workspace --locked
 	tools/python-tests.sh
 
 test-cluster: prerequisites ## the operator on a real Kubernetes of 3 nodes; needs Go, installs a container runtime as root; SCENARIOS=--usual runs fewer
-	@tests/cluster/ahead.sh $(MAKE) --no-print-directory scenarios
+	@tests/cluster/test.sh --before tests/cluster/ahead.sh $(MAKE) --no-print-directory scenarios
 
 scenarios: versitygw
 	$(CARGO) build --locked -p feedmill -p feedmill-worker -p feedmill-operator
@@ -75,7 +78,7 @@ lint: ## warnings are errors
 
 docs: ## write the pages that are made from code
 	FEEDMILL_WRITE_DOCS=1 $(CARGO) test --locked -p feedmill-worker --test metrics_document
-	FEEDMILL_WRITE_DOCS=1 $(CARGO) test --locked -p feedmill-operator --lib --test monitoring
+	FEEDMILL_WRITE_DOCS=1 $(CARGO) test --locked -p feedmill-operator --lib --test monitoring --test chart
 
 screenshots: prerequisites ## take the pictures of docs/show.md again
 	FEEDMILL_WRITE_SCREENSHOTS=1 $(CARGO) test --locked -p feedmill --test page pictures_of_the_page

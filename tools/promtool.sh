@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Prints the path of promtool, which reads and tests the alerts. Where it is not installed it is taken out of Debian's package prometheus,
-# once, without installing that, for that would start a server. It lies in $FEEDMILL_CACHE, or else in ~/.cache/feedmill.
+# once, without installing that, for that would start a server. With --found nothing is fetched. It lies in $FEEDMILL_CACHE, or else in ~/.cache/feedmill.
 set -euo pipefail
 
 command -v promtool && exit 0
 cache=${FEEDMILL_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or FEEDMILL_CACHE}/.cache}/feedmill}
 program=$cache/promtool/promtool
 [ -x "$program" ] && { echo "$program"; exit 0; }
+[ "${1:-}" != --found ] || exit 1
 
 missing() {
     echo "missing: promtool${1:+ ($1)}; on Debian or Ubuntu: sudo apt-get install -y --no-install-recommends prometheus" >&2

@@ -5,9 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What a process needs beyond its budgets: code, tables, queues, connections (the product's
-/// promise is resident memory of at most the budgets and 300 MB).
-pub const OVERHEAD_BYTES: u64 = 300_000_000;
+use feedmill_protocol::pipeline::PROGRAM_BYTES;
 
 /// From here on a number means "no limit": cgroup v1 writes 2^63 rounded down to a page.
 const NO_LIMIT: u64 = 1 << 62;
@@ -35,7 +33,7 @@ pub struct MemoryLimit {
 pub enum CgroupError {
     /// The budgets are larger than the memory limit.
     #[error(
-        "{setting} = {bytes} bytes is too large: all budgets and {OVERHEAD_BYTES} bytes of overhead need {needed} bytes, the memory limit in {} is {limit} bytes; lower {setting} to at most {fitting} bytes or raise the limit",
+        "{setting} = {bytes} bytes is too large: all budgets and {PROGRAM_BYTES} bytes of overhead need {needed} bytes, the memory limit in {} is {limit} bytes; lower {setting} to at most {fitting} bytes or raise the limit",
         file.display()
     )]
     DoesNotFit {
@@ -89,7 +87,7 @@ pub fn check_against_cgroup(demands: &[Demand]) -> Result<Option<MemoryLimit>, C
 /// They do not fit; the error names the largest of them.
 pub fn check_against_limit(demands: &[Demand], limit: &MemoryLimit) -> Result<(), CgroupError> {
     let sum = |demands: &mut dyn Iterator<Item = &Demand>| {
-        demands.fold(OVERHEAD_BYTES, |sum, demand| sum.saturating_add(demand.bytes))
+        demands.fold(PROGRAM_BYTES, |sum, demand| sum.saturating_add(demand.bytes))
     };
     let needed = sum(&mut demands.iter());
     let Some((index, largest)) = demands.iter().enumerate().max_by_key(|(_, demand)| demand.bytes) else {

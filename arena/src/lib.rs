@@ -68,9 +68,7 @@ mod urgency;
 
 pub use arena::{Arena, ArenaError, ArenaSettings, ArenaStats, Reserve};
 pub use budget::{Acquire, Budget, BudgetError, BudgetStats, Permit};
-pub use cgroup::{
-    CgroupError, Demand, MemoryLimit, OVERHEAD_BYTES, check_against_cgroup, check_against_limit, memory_limit,
-};
+pub use cgroup::{CgroupError, Demand, MemoryLimit, check_against_cgroup, check_against_limit, memory_limit};
 pub use inherited::InheritedArena;
 pub use lease::{ChunkLease, RegionLease};
 pub use lease_book::{LeaseBook, LeaseId};

@@ -35,13 +35,13 @@ fn pipeline(name: &str, ready: &str, reason: &str, message: &str) -> Value {
 }
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
-    let rank = |rank: u32, sequence: u32, wait_ms: u32| {
-        json!({"age_ms": 900, "run": "r", "stream": "train", "plan": "p", "rank": rank, "size": 2, "ready": 3, "target": 4,
+    let rank = |stream: &str, rank: u32, sequence: u32, wait_ms: u32| {
+        json!({"age_ms": 900, "run": "r", "stream": stream, "plan": "p", "rank": rank, "size": 2, "ready": 3, "target": 4,
             "waiting_ms": 0, "wait_ms": wait_ms, "step_ms": 1000, "consumed": 4096, "sequence": sequence})
     };
     let status = json!({"worker": "w", "version": "0", "state": "ready", "cores": 1, "streams": {}, "work_ahead": 12, "ready": 3, "batches": 1,
         "samples": 123_456, "bytes_out": 2_500_000, "bytes_in": 0, "busy_ms": 0, "bad": {},
-        "problems": ["images of captions are refused\u{1b}[2J"], "reports": [rank(0, 2, 20), rank(1, 1, 10)]});
+        "problems": ["images of captions are refused\u{1b}[2J"], "reports": [rank("eval", 0, 9, 900), rank("train", 0, 2, 20), rank("train", 1, 1, 10)]});
     let pod =
         |name: &str| json!({"metadata": {"name": name}, "spec": {"nodeName": "n1", "containers": [{}]}});
     let files = [
@@ -94,7 +94,8 @@ fn one_pipeline_is_shown_with_its_workers_and_ranks() {
         "fleet-worker-1  n1    ready   123,456  -          2.50 MB  12     3      0",
         "fleet-worker-2  n1    silent",
         "fleet-worker-1: images of captions are refused\\u{1b}[2J",
-        "r    0/2   2.0 %  3/4      4,096     0 s ago",
+        "r    eval    0/2   90.0 %  3/4      4,096     0 s ago",
+        "r    train   0/2   2.0 %   3/4      4,096     0 s ago",
     ] {
         assert!(text.lines().any(|found| found == line), "{line:?} is not in:\n{text}");
     }
@@ -102,7 +103,7 @@ fn one_pipeline_is_shown_with_its_workers_and_ranks() {
     let output = run(folder.path(), &["fleet", "--json"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let of = &json["pipelines"][0];
-    assert_eq!((of["workers"].as_array().unwrap().len(), of["reports"].as_array().unwrap().len()), (2, 2));
+    assert_eq!((of["workers"].as_array().unwrap().len(), of["reports"].as_array().unwrap().len()), (2, 3));
 }
 
 #[test]

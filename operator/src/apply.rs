@@ -2,25 +2,20 @@
 //! an object that belongs to somebody else.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
-use kube::{Api, Client, Resource, ResourceExt as _};
+use kube::{Resource, ResourceExt as _};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::desired::{Desired, MANAGED_BY, MANAGER, PIPELINE};
-use crate::metrics::Metrics;
-use crate::observe::{Cache, Caches, Kept};
-use crate::scale::STATE;
+use crate::observe::{Cache, Caches, Kept, Watched, shortened};
 use crate::status::Obstacle;
 use crate::validate::{Key, short_hash};
+use crate::writes::Writes;
 
 /// Why something was not applied.
 #[derive(Debug, thiserror::Error)]
@@ -131,14 +126,12 @@ impl Generations {
 
 /// Everything that applying needs.
 pub struct Applier<'a> {
-    /// The API.
-    pub client: &'a Client,
+    /// Does the writes.
+    pub writes: Writes<'a>,
     /// What is known to exist.
     pub caches: &'a Caches,
     /// What was applied before.
     pub applied: &'a Applied,
-    /// Counts writes.
-    pub metrics: &'a Metrics,
     /// What Deployments have become.
     pub generations: &'a Generations,
     /// The pipeline.
@@ -189,19 +182,17 @@ impl Applier<'_> {
     }
 
     /// Makes one object so; what it has become, when it had to be written.
-    async fn one<K>(&self, wanted: &K, cache: &Cache<K>) -> Result<Option<K>, ApplyError>
+    ///
+    /// # Errors
+    /// It is somebody else's, or the API server refuses.
+    pub(crate) async fn one<K>(&self, wanted: &K, cache: &Cache<K>) -> Result<Option<K>, ApplyError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned
-            + Serialize
-            + Sync,
+        K: Watched + Serialize,
     {
         let name = wanted.name_any();
         let what = format!("{} {name}", K::kind(&()));
         let of = (self.key.clone(), what.clone());
-        let api: Api<K> = Api::namespaced(self.client.clone(), &self.key.namespace);
+        let api = self.writes.api::<K>();
         let found = match cache.get(self.key, &name) {
             Some(Ok(found)) => Some(found),
             // One that lacks our label, cannot be read, or was made a moment ago.
@@ -224,17 +215,17 @@ impl Applier<'_> {
         {
             return Ok(None);
         }
-        self.metrics.written(&K::kind(&()));
         let parameters = PatchParams::apply(MANAGER).force();
         // With its identity: a namesake that somebody has made since is a conflict, and not taken over.
         let mut body = wanted.clone();
         body.meta_mut().uid = found.as_ref().and_then(|found| found.uid());
-        let made = api
-            .patch(&name, &parameters, &Patch::Apply(&body))
-            .await
-            .map_err(|source| ApplyError::Api { what, source })?;
-        self.applied.keep(of, wanted_hash, hash(&made));
-        Ok(Some(made))
+        let body = Patch::Apply(&body);
+        let write = api.patch(&name, &parameters, &body);
+        let made = self.writes.done(&K::kind(&()), &name, &[], write).await?;
+        if let Some(made) = &made {
+            self.applied.keep(of, wanted_hash, hash(made));
+        }
+        Ok(made)
     }
 
     /// Takes one object away, if there is one of ours.
@@ -243,21 +234,17 @@ impl Applier<'_> {
     /// The API server refuses.
     pub async fn gone<K>(&self, name: &str, cache: &Cache<K>) -> Result<(), ApplyError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+        K: Watched,
     {
         let Some(Ok(found)) = cache.get(self.key, name) else { return Ok(()) };
         if !self.is_ours(found.as_ref()) {
             return Ok(());
         }
-        let api: Api<K> = Api::namespaced(self.client.clone(), &self.key.namespace);
         let this = Preconditions { uid: found.uid(), resource_version: None };
-        self.metrics.written(&K::kind(&()));
         self.applied.drop(&(self.key.clone(), format!("{} {name}", K::kind(&()))));
-        match api.delete(name, &DeleteParams::background().preconditions(this)).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
-            Err(source) => Err(ApplyError::Api { what: format!("{} {name}", K::kind(&())), source }),
-        }
+        let (api, parameters) = (self.writes.api::<K>(), DeleteParams::background().preconditions(this));
+        let write = api.delete(name, &parameters);
+        self.writes.done(&K::kind(&()), name, &[404, 409], write).await.map(drop)
     }
 
     /// One that nobody owns and that has our labels was ours: it was left behind by `kubectl delete --cascade=orphan`.
@@ -285,34 +272,6 @@ pub fn ours<K: Resource>(kept: Option<Kept<K>>, uid: &str) -> Option<Arc<K>> {
     kept?.ok().filter(|found| found.meta().owner_references.iter().flatten().any(|owner| owner.uid == uid))
 }
 
-/// The longest text of a ConfigMap that is kept whole: a plan's digest.
-const LONGEST_TEXT: usize = 128;
-
-/// The longest that is kept of what one decision on the size leaves to the next: with the most runs and sizes some 12 kB.
-const LONGEST_STATE: usize = 32 << 10;
-
-/// A text, or its hash where it is long: whether it is still the same is all that is asked of those.
-fn shortened(key: &str, text: String) -> String {
-    let longest = if key == STATE { LONGEST_STATE } else { LONGEST_TEXT };
-    if text.len() <= longest { text } else { format!("hash:{}", short_hash(text.as_bytes())) }
-}
-
-/// What is kept of a ConfigMap. Anybody who may write ConfigMaps can give theirs our labels, of a megabyte each.
-#[must_use]
-pub fn trimmed_map(map: ConfigMap) -> ConfigMap {
-    let data = map
-        .data
-        .map(|data| data.into_iter().map(|(key, text)| (key.clone(), shortened(&key, text))).collect());
-    trimmed(ConfigMap { data, binary_data: None, ..map })
-}
-
-/// What is kept of other objects: not who wrote which field.
-#[must_use]
-pub fn trimmed<K: Resource>(mut object: K) -> K {
-    object.meta_mut().managed_fields = None;
-    object
-}
-
 /// A hash of what is written of an object: not of its status, its versions, or its number of workers, which have other writers.
 fn hash(object: &impl Serialize) -> String {
     let mut object = serde_json::to_value(object).unwrap_or_default();
@@ -327,9 +286,9 @@ fn hash(object: &impl Serialize) -> String {
             spec.retain(|key, _| key != "replicas");
         }
         if let Some(Value::Object(data)) = map.get_mut("data") {
-            for (key, value) in data {
+            for value in data.values_mut() {
                 if let Value::String(text) = value {
-                    *text = shortened(key, std::mem::take(text));
+                    *text = shortened(std::mem::take(text));
                 }
             }
         }
@@ -361,19 +320,19 @@ mod tests {
 
     #[test]
     fn a_long_text_is_kept_as_its_hash_and_seen_to_change_all_the_same() {
-        let map = |text: &str| -> ConfigMap {
+        let map = |text: &str| -> k8s_openapi::api::core::v1::ConfigMap {
             serde_json::from_value(json!({"metadata": {"name": "a", "managedFields": [{"manager": "m"}]},
                 "data": {"pipeline.yaml": text, "train": "sha256:00"}}))
             .unwrap()
         };
-        let (one, other) = (map(&"a".repeat(1000)), map(&"b".repeat(1000)));
-        let kept = trimmed_map(one.clone());
+        let (one, other) = (map(&"a".repeat(40_000)), map(&"b".repeat(40_000)));
+        let kept = crate::observe::trimmed_map(one.clone());
         assert!(kept.metadata.managed_fields.is_none());
         let data = kept.data.as_ref().unwrap();
         assert!(data["pipeline.yaml"].len() < 50);
         assert_eq!(data["train"], "sha256:00");
         assert_eq!(hash(&kept), hash(&one));
-        assert_ne!(hash(&trimmed_map(other)), hash(&one));
+        assert_ne!(hash(&crate::observe::trimmed_map(other)), hash(&one));
     }
 
     #[test]

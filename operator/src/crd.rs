@@ -4,7 +4,8 @@
 //! subresource too, and another scaler would only get errors; the operator clamps and says so.
 
 /// The page that lists every field.
-pub mod reference;
+#[cfg(test)]
+mod reference;
 
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
@@ -29,6 +30,35 @@ struct Rule {
 const SPEC: &[&str] = &["spec"];
 const INVALID: &str = "FieldValueInvalid";
 const FORBIDDEN: &str = "FieldValueForbidden";
+
+/// A field of the template that is merged which must be absent.
+macro_rules! absent {
+    ($at:expr, $field:literal, $message:literal) => {
+        Rule {
+            at: $at,
+            field: concat!(".", $field),
+            rule: concat!("!has(self.", $field, ")"),
+            message: concat!("must be absent: ", $message),
+            reason: FORBIDDEN,
+        }
+    };
+}
+
+/// The same of the worker's own container.
+macro_rules! absent_of_worker {
+    ($field:literal) => {
+        Rule {
+            at: &["spec", "podTemplate", "spec", "containers", "items"],
+            field: concat!(".", $field),
+            rule: concat!("self.name != 'worker' || !has(self.", $field, ")"),
+            message: "must be absent of the container worker: it is the operator's own",
+            reason: FORBIDDEN,
+        }
+    };
+}
+
+/// Where the template that is merged has a pod's fields.
+const POD: &[&str] = &["spec", "podTemplate", "spec"];
 
 const RULES: &[Rule] = &[
     Rule {
@@ -172,6 +202,50 @@ const RULES: &[Rule] = &[
         message: "must be absent beside serviceAccountName: an account that exists is not changed",
         reason: FORBIDDEN,
     },
+    Rule {
+        at: SPEC,
+        field: ".podTemplate",
+        rule: "self.placement.spread.mode != 'OnePerNode' || !has(self.podTemplate) || !has(self.podTemplate.spec) || !has(self.podTemplate.spec.affinity) || !has(self.podTemplate.spec.affinity.podAntiAffinity)",
+        message: "must not have spec.affinity.podAntiAffinity with placement.spread.mode OnePerNode, which takes it",
+        reason: FORBIDDEN,
+    },
+    Rule {
+        at: &["spec", "podTemplate", "metadata"],
+        field: ".labels",
+        rule: "!has(self.labels) || !self.labels.exists(key, key.startsWith('feedmill.dev/') || key.startsWith('app.kubernetes.io/'))",
+        message: "must not have keys of feedmill.dev/ or app.kubernetes.io/: the operator finds its workers by them",
+        reason: FORBIDDEN,
+    },
+    Rule {
+        at: &["spec", "podTemplate", "metadata"],
+        field: ".annotations",
+        rule: "!has(self.annotations) || !self.annotations.exists(key, key.startsWith('feedmill.dev/') || key.startsWith('app.kubernetes.io/'))",
+        message: "must not have keys of feedmill.dev/ or app.kubernetes.io/: they are the operator's own",
+        reason: FORBIDDEN,
+    },
+    absent!(POD, "hostNetwork", "workers are no part of their node"),
+    absent!(POD, "hostPID", "workers are no part of their node"),
+    absent!(POD, "hostIPC", "workers are no part of their node"),
+    absent!(POD, "hostUsers", "workers are no part of their node"),
+    absent!(POD, "hostname", "workers are found by a Service"),
+    absent!(POD, "hostAliases", "workers are no part of their node"),
+    absent!(
+        &["spec", "podTemplate", "spec", "volumes", "items"],
+        "hostPath",
+        "workers are no part of their node"
+    ),
+    absent!(POD, "topologySpreadConstraints", "spec.placement.spread says it"),
+    absent!(
+        &["spec", "podTemplate", "spec", "containers", "items"],
+        "ports",
+        "trainers and probes find workers by the one port they have"
+    ),
+    absent_of_worker!("command"),
+    absent_of_worker!("args"),
+    absent_of_worker!("livenessProbe"),
+    absent_of_worker!("readinessProbe"),
+    absent_of_worker!("startupProbe"),
+    absent_of_worker!("lifecycle"),
 ];
 
 /// The definition as JSON.
@@ -183,27 +257,6 @@ pub fn definition() -> Value {
     let mut definition = serde_json::to_value(DataPipeline::crd()).unwrap_or_default();
     if let Some(schema) = definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         finish(schema);
-        for pointer in [
-            "/properties/spec/properties/disruptionBudget/properties/maxUnavailable",
-            "/properties/spec/properties/updateStrategy/properties/maxSurge",
-            "/properties/spec/properties/updateStrategy/properties/maxUnavailable",
-        ] {
-            if let Some(Value::Object(number)) = schema.pointer_mut(pointer) {
-                number.insert("pattern".into(), json!("^([0-9]|[1-9][0-9]|100)%$"));
-                number.insert("minimum".into(), json!(0));
-                number.insert("maximum".into(), json!(10_000));
-            }
-        }
-        // Names that stand twice are refused when workers are made.
-        for pointer in [
-            "/properties/spec/properties/worker/properties/env",
-            "/properties/spec/properties/worker/properties/imagePullSecrets",
-        ] {
-            if let Some(Value::Object(list)) = schema.pointer_mut(pointer) {
-                list.insert("x-kubernetes-list-type".into(), json!("map"));
-                list.insert("x-kubernetes-list-map-keys".into(), json!(["name"]));
-            }
-        }
         // Nothing reads them.
         if let Some(Value::Object(resources)) =
             schema.pointer_mut("/properties/spec/properties/worker/properties/resources/properties")
@@ -232,10 +285,8 @@ pub fn yaml() -> Result<String, serde_saphyr::ser::Error> {
 }
 
 /// The definition as the chart installs it: kept when the chart goes, unless told otherwise.
-///
-/// # Errors
-/// As [`yaml`].
-pub fn template() -> Result<String, serde_saphyr::ser::Error> {
+#[cfg(test)]
+fn template() -> Result<String, serde_saphyr::ser::Error> {
     const KEEP: &str = "metadata:\n  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n";
     let definition = yaml()?.replacen("metadata:\n", KEEP, 1);
     Ok(format!("{{{{- if .Values.crds.enabled }}}}\n{definition}{{{{- end }}}}\n"))

@@ -15,7 +15,7 @@ pub mod types;
 pub mod crd;
 
 /// What exists.
-pub mod observe;
+mod observe;
 
 /// What workers say of themselves.
 pub mod scrape;
@@ -23,44 +23,56 @@ pub mod scrape;
 /// Stored resource → pipeline whose fields agree.
 pub mod validate;
 
+/// What a person writes over the template of workers.
+mod pod_template;
+
 /// What was asked for, without what is so anyway.
-pub mod sparse;
+mod sparse;
 
 /// Which plan is recorded, and whether workers agree with it.
-pub mod plan;
+mod plan;
 
 /// The objects that a pipeline should consist of.
-pub mod desired;
+mod desired;
 
 /// The template of workers, kept over upgrades of the operator.
-pub mod template;
+mod template;
+
+/// A write, counted and named.
+mod writes;
 
 /// Writing them, and nothing of others.
-pub mod apply;
+mod apply;
 
 /// How many workers there should be, where the operator decides.
-pub mod scale;
+mod scale;
 
 /// The number of workers and who goes first.
-pub mod size;
+mod size;
 
 /// How evenly workers are spread.
-pub mod spread;
+mod spread;
 
 /// Conditions and figures.
-pub mod status;
+mod status;
 
 /// The five steps, for one pipeline.
-pub mod reconcile;
+mod reconcile;
 
 /// Which pipeline is worked on when.
-pub mod queue;
+mod queue;
 
 /// One operator acts at a time.
 pub mod leader;
 
+/// So many requests a second, and no more.
+mod pace;
+
 /// What is counted.
 pub mod metrics;
+
+/// Whether an installation is at work.
+pub mod check;
 
 /// Arguments → settings.
 pub mod settings;

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use feedmill_operator::check::CheckArgs;
 use feedmill_operator::settings::OperatorArgs;
 use tracing_subscriber::EnvFilter;
 
@@ -19,6 +20,8 @@ struct Cli {
 enum Command {
     /// Look after pipelines until told to stop
     Run(Box<OperatorArgs>),
+    /// Wait until an operator is seen at work, as `helm test` does
+    Check(CheckArgs),
     /// Print the CustomResourceDefinition
     Crd,
 }
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
         .init();
     let result = match Cli::parse().command {
         Command::Run(arguments) => feedmill_operator::run::main(&arguments),
+        Command::Check(arguments) => feedmill_operator::run::check(&arguments),
         Command::Crd => print(),
     };
     match result {

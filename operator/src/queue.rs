@@ -80,6 +80,12 @@ impl Queue {
         Some(key)
     }
 
+    /// How often in a row work on a pipeline has failed, until now.
+    #[must_use]
+    pub fn failures(&self, key: &Key) -> u32 {
+        self.entries.get(key).map(|entry| entry.failures).unwrap_or_default()
+    }
+
     /// When the next one is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
@@ -118,12 +124,6 @@ impl Queue {
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
-    }
-
-    /// Whether none is known.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 }
 
@@ -224,6 +224,6 @@ mod tests {
         queue.wake(key("a"), later);
         assert_eq!(queue.next(later), Some(key("a")));
         queue.done(&key("a"), Outcome::Gone, later, 0.0);
-        assert!(queue.is_empty());
+        assert_eq!(queue.len(), 0);
     }
 }

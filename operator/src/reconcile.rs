@@ -8,6 +8,8 @@
 //! | apply | writes objects that differ, then marks and the number of workers |
 //! | status | writes the status when it says something new, and events on edges |
 
+/// What exists.
+mod observed;
 /// How many workers, where the operator decides.
 mod scaling;
 /// What is said of a pipeline.
@@ -21,18 +23,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use feedmill_protocol::report::WorkerStatus;
-use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::runtime::events::{Recorder, Reporter};
 
+use self::observed::Observed;
 use self::status::Written;
-use crate::apply::{ANSWER, Applied, Applier, ApplyError, Generations, STUBBORN, ours, ours_or_left};
+use crate::apply::{ANSWER, Applied, Applier, ApplyError, Generations, STUBBORN, ours_or_left};
 use crate::desired::{Installation, Names, desired};
 use crate::metrics::Metrics;
-use crate::observe::{Caches, WorkerPod};
+use crate::observe::Caches;
 use crate::plan::{self, Agreed};
 use crate::queue::Outcome;
 use crate::scale::{Scaled, Scalers};
@@ -41,11 +42,28 @@ use crate::spread::Moves;
 use crate::status::invalid;
 use crate::template;
 use crate::validate::{Key, ValidatedPipeline, validate};
+use crate::writes::Writes;
 
 /// Nothing happens without an event; this finds what no event tells, such as another node.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// While something is waited for that no event tells.
 const LOOK_SOON: Duration = Duration::from_secs(10);
+
+/// One moment, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// By the one that never goes back, for what is measured.
+    pub instant: Instant,
+    /// By the calendar, for what people and other operators read.
+    pub calendar: Timestamp,
+}
+
+impl Now {
+    /// Milliseconds since 1970.
+    fn since_1970(self) -> u64 {
+        u64::try_from(self.calendar.as_millisecond()).unwrap_or_default()
+    }
+}
 
 /// What all pipelines share.
 pub struct Context {
@@ -68,8 +86,6 @@ pub struct Context {
     moves: Mutex<HashMap<Key, Moves>>,
     /// What was seen of pipelines that the operator scales.
     scalers: Scalers,
-    /// How often in a row each has failed.
-    failures: Mutex<HashMap<Key, u32>>,
     written: Mutex<HashMap<Key, Written>>,
 }
 
@@ -108,23 +124,22 @@ impl Context {
             metrics,
             moves: Mutex::default(),
             scalers: Scalers::default(),
-            failures: Mutex::default(),
             written: Mutex::default(),
         }
     }
 
-    /// Brings a pipeline a step nearer.
+    /// Brings a pipeline a step nearer that has failed so often in a row.
     ///
     /// # Errors
     /// See [`ReconcileError`].
-    pub async fn reconcile(&self, key: &Key, now: Instant) -> Result<Outcome, ReconcileError> {
+    pub async fn reconcile(&self, key: &Key, now: Now, failures: u32) -> Result<Outcome, ReconcileError> {
         let raw = match self.caches.pipelines.get(key, &key.name) {
             None => {
                 self.forget(key);
                 return Ok(Outcome::Gone);
             }
             Some(Err(error)) => {
-                self.undecodable(key, &error).await?;
+                self.undecodable(key, &error, now).await?;
                 return Ok(Outcome::Again(LOOK_AGAIN));
             }
             Some(Ok(raw)) => raw,
@@ -138,7 +153,7 @@ impl Context {
             Err(errors) => {
                 let generation = raw.metadata.generation.unwrap_or_default();
                 let pods = self.caches.pods.all(key);
-                let new = invalid(&before, &key.name, generation, &errors, &pods, Timestamp::now());
+                let new = invalid(&before, &key.name, generation, &errors, &pods, now.calendar);
                 self.metrics.trainers(key, None);
                 return self.write_status(key, &raw, &before, new, now).await;
             }
@@ -146,28 +161,23 @@ impl Context {
         let observed = self.observe(&pipeline);
         let scaled = self.scale(&mut pipeline, &observed, now);
         let mut decided = Decided { scaled, ..self.decide(&pipeline, &observed) };
-        let acted = tokio::time::timeout(ANSWER, self.act(&pipeline, &observed, &decided)).await;
+        let acted = tokio::time::timeout(ANSWER, self.act(&pipeline, &observed, &decided, now)).await;
         let outcome = acted.unwrap_or(Err(ApplyError::Unanswered));
         let result = match outcome {
             Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
             other => other,
         };
-        let failures = self.failed(key, result.is_err());
         // What was told goes on being told, also by an operator that begins anew.
         let is_told = before.conditions.iter().any(|condition| condition.reason == "ApplyFailed");
-        let failures = if is_told { failures.max(STUBBORN) } else { failures };
+        let failures = failures.saturating_add(1).max(if is_told { STUBBORN } else { 0 });
         let obstacle = result.as_ref().err().and_then(|error| error.obstacle(failures));
         decided.unfinished = result.is_err();
-        let seen = self.figures(&pipeline, &observed);
-        self.metrics.trainers(key, Some(seen));
-        let new = self.status(&before, &pipeline, &observed, &decided, seen, obstacle.as_ref());
-        self.metrics.size(key, new.desired_replicas, new.ready_replicas);
+        let new = self.status(&before, &pipeline, &observed, &decided, obstacle.as_ref(), now);
         let written = self.write_status(key, &raw, &before, new, now).await?;
         result?;
         let written = match &decided.scaled {
             Some(scaled) => {
                 self.tell_size(&raw, &before, scaled).await;
-                self.keep_scaling(&pipeline, scaled).await?;
                 written.within(scaled.next)
             }
             None => written,
@@ -175,40 +185,6 @@ impl Context {
         // What a pod waits for is told after some time, without another event.
         let is_waiting = observed.pods.iter().any(|pod| pod.stays() && pod.waits_for.is_some());
         Ok(if is_waiting { written.within(LOOK_SOON) } else { written })
-    }
-
-    /// How often in a row it has failed.
-    fn failed(&self, key: &Key, has_failed: bool) -> u32 {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if !has_failed {
-            failures.remove(key);
-            return 0;
-        }
-        let count = failures.entry(key.clone()).or_default();
-        *count = count.saturating_add(1);
-        *count
-    }
-
-    /// Observe: everything that exists of it.
-    fn observe(&self, pipeline: &ValidatedPipeline) -> Observed {
-        let (key, names) = (&pipeline.key, Names::of(&pipeline.key.name));
-        let mut pods = self.caches.pods.all(key);
-        // The oldest first: where workers differ its plan counts.
-        pods.sort_by(|a, b| (a.made, &a.name).cmp(&(b.made, &b.name)));
-        let answers = pods
-            .iter()
-            .filter(|pod| pod.stays() && !pod.reads_by_others(&pipeline.plan_inputs))
-            .filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?.answer.ok()?)))
-            .collect();
-        let revisions = self.caches.revisions.all(key).into_iter();
-        Observed {
-            deployment: ours_or_left(self.caches.deployments.get(key, &names.worker), &pipeline.uid),
-            plan: ours_or_left(self.caches.maps.get(key, &names.plan), &pipeline.uid),
-            scaling: ours(self.caches.maps.get(key, &names.scaling), &pipeline.uid),
-            revisions: revisions.filter_map(|revision| ours(Some(Ok(revision)), &pipeline.uid)).collect(),
-            pods,
-            answers,
-        }
     }
 
     /// Whether the Deployment that is seen is older than what was written last.
@@ -219,9 +195,9 @@ impl Context {
 
     /// Desired: what workers are made from, and whether any may be made now.
     fn decide(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Decided {
-        let recorded = observed.plan.as_deref().map(Agreed::read);
+        let recorded = observed.recorded.clone();
         let (inputs, suspended) = (&pipeline.plan_inputs, pipeline.size.suspended);
-        let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        let pods = observed.pods();
         let is_old = self.is_old(pipeline, observed);
         let kept: Vec<&ControllerRevision> = observed.revisions.iter().map(Arc::as_ref).collect();
         let choice = template::choose(pipeline, &self.installation, &kept);
@@ -240,30 +216,54 @@ impl Context {
         pipeline: &ValidatedPipeline,
         observed: &Observed,
         decided: &Decided,
+        now: Now,
     ) -> Result<(), ApplyError> {
         if pipeline.paused {
             return Ok(());
         }
-        if decided.ending {
-            return self.end(pipeline, observed).await;
-        }
-        let choice = &decided.choice;
-        let wanted = desired(pipeline, &self.installation, choice.model.clone(), decided.agreed.as_ref());
         let applier = Applier {
-            client: &self.client,
+            writes: self.writes(pipeline),
             caches: &self.caches,
             applied: &self.applied,
-            metrics: &self.metrics,
             generations: &self.generations,
             key: &pipeline.key,
             uid: &pipeline.uid,
         };
+        if decided.ending {
+            self.end(pipeline, observed).await?;
+        } else {
+            self.bring(pipeline, observed, decided, &applier).await?;
+        }
+        // Last: what is in its way holds up nothing else.
+        match &decided.scaled {
+            Some(scaled) => self.keep_scaling(pipeline, &applier, scaled, now).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Writes of a pipeline.
+    fn writes<'a>(&'a self, pipeline: &'a ValidatedPipeline) -> Writes<'a> {
+        Writes { client: &self.client, metrics: &self.metrics, namespace: &pipeline.key.namespace }
+    }
+
+    /// Makes what is wanted, and takes away what is not.
+    async fn bring(
+        &self,
+        pipeline: &ValidatedPipeline,
+        observed: &Observed,
+        decided: &Decided,
+        applier: &Applier<'_>,
+    ) -> Result<(), ApplyError> {
+        let choice = &decided.choice;
+        let wanted = desired(pipeline, &self.installation, choice.model.clone(), decided.agreed.as_ref());
         self.keep_template(pipeline, choice).await?;
         applier.apply(&wanted, pipeline.size.suspended).await?;
         self.resize(pipeline, observed, pipeline.size.workers).await?;
         self.even_out(pipeline, observed).await?;
-        self.drop_templates(pipeline, choice).await?;
-        self.clear(pipeline, observed, &applier, choice, &wanted).await
+        for name in &choice.drop {
+            applier.gone(name, &self.caches.revisions).await?;
+        }
+        self.clear(pipeline, observed, applier, choice, &wanted).await
     }
 
     /// Takes all workers away and writes nothing else: what they were made from, and their plan, stay as long as one of them does.
@@ -280,27 +280,9 @@ impl Context {
         self.applied.forget(key);
         self.generations.forget(key);
         self.scalers.forget(key);
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.moves.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.metrics.forget(key);
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-    }
-}
-
-/// Everything that exists of a pipeline.
-struct Observed {
-    deployment: Option<Arc<Deployment>>,
-    plan: Option<Arc<ConfigMap>>,
-    scaling: Option<Arc<ConfigMap>>,
-    revisions: Vec<Arc<ControllerRevision>>,
-    pods: Vec<Arc<WorkerPod>>,
-    /// What workers that stay say, the oldest first.
-    answers: Vec<(String, Arc<WorkerStatus>)>,
-}
-
-impl Observed {
-    fn workers(&self) -> Vec<(&str, &WorkerStatus)> {
-        self.answers.iter().map(|(pod, status)| (pod.as_str(), status.as_ref())).collect()
     }
 }
 

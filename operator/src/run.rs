@@ -11,7 +11,6 @@ mod work;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -21,11 +20,12 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-use crate::apply::{trimmed, trimmed_map};
+use crate::check::CheckArgs;
 use crate::desired::{MANAGED_BY, MANAGER, PORT};
 use crate::leader::Candidate;
 use crate::metrics::Metrics;
-use crate::observe::{Cache, Caches, WorkerPod, by_label};
+use crate::observe::{Cache, Caches, WorkerPod, by_label, itself, trimmed, trimmed_map};
+use crate::pace::paced;
 use crate::reconcile::Context;
 use crate::scrape::{Answers, Target};
 use crate::settings::OperatorArgs;
@@ -55,11 +55,34 @@ pub fn main(arguments: &OperatorArgs) -> anyhow::Result<()> {
     runtime.block_on(live(arguments))
 }
 
-async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
+/// Looks whether an operator is at work.
+///
+/// # Errors
+/// No connection to the API server can be set up; see [`check::CheckError`](crate::check::CheckError).
+pub fn check(arguments: &CheckArgs) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        let client = Client::try_from(config().await?).context("cannot make a client of the API server")?;
+        let holder = crate::check::check(client, arguments).await?;
+        tracing::info!(holder, "an operator is at work");
+        Ok(())
+    })
+}
+
+/// How the API server is reached.
+async fn config() -> anyhow::Result<Config> {
     let mut config = Config::infer().await.context("no API server: run in a pod or give KUBECONFIG")?;
     // The queue tries again, later and with others in between; the lease tries again at once.
     config.default_retry = false;
     (config.read_timeout, config.reset_reader_on_write) = (Some(SILENCE), true);
+    Ok(config)
+}
+
+async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
+    let config = config().await?;
     // A client of its own: no other call may hold up the lease.
     let of_lease = Client::try_from(config.clone()).context("cannot make a client of the API server")?;
     let client = Client::try_from(config).context("cannot make a client of the API server")?;
@@ -68,17 +91,12 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot listen on {}; choose another with --listen", arguments.listen))?;
     let unreadable = Arc::new(Unreadable::default());
-    let health = Arc::new(Health {
-        metrics: Arc::clone(&metrics),
-        started: AtomicBool::new(false),
-        unreadable: Arc::clone(&unreadable),
-    });
-    tokio::spawn(axum::serve(listener, router(Arc::clone(&health))).into_future());
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let stop = told_to_stop()?;
+    tokio::pin!(stop);
+    let health = Health { metrics: Arc::clone(&metrics), unreadable: Arc::clone(&unreadable) };
+    tokio::spawn(axum::serve(listener, router(Arc::new(health))).into_future());
     let mut candidate =
         Candidate::new(of_lease, &arguments.own_namespace, &arguments.lease, &arguments.identity);
-    health.started.store(true, Ordering::Relaxed);
     tracing::info!(
         identity = arguments.identity,
         worker_image = arguments.worker_image,
@@ -86,8 +104,7 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
     );
     let since = tokio::select! {
         since = candidate.acquire() => since,
-        _ = terminate.recv() => return Ok(()),
-        _ = interrupt.recv() => return Ok(()),
+        () = &mut stop => return Ok(()),
     };
     tracing::info!("has the lease");
     metrics.leads();
@@ -101,11 +118,22 @@ async fn live(arguments: &OperatorArgs) -> anyhow::Result<()> {
             Ok(never) => match never {},
             Err(error) => Err(error),
         },
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        () = &mut stop => Ok(()),
     };
     candidate.release().await;
     result
+}
+
+/// Ends at SIGTERM or SIGINT; both are listened for at once, whenever it is waited for.
+fn told_to_stop() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }
 
 /// Looks after all pipelines for ever, as the one that may: the caller has the lease.
@@ -118,25 +146,30 @@ pub async fn look_after(
     metrics: Arc<Metrics>,
     unreadable: &Unreadable,
 ) -> anyhow::Result<Infallible> {
+    let client = paced(client, arguments.requests_per_second);
     let work = Arc::new(Work::default());
     let mut caches = Caches::default();
     let mut tasks = JoinSet::new();
-    let mut watches = Watches {
-        client: client.clone(),
-        namespace: arguments.namespace.clone(),
-        work: &work,
-        tasks: &mut tasks,
-    };
+    let mut watches =
+        Watches { client: client.clone(), namespace: arguments.namespace.clone(), tasks: &mut tasks };
     let mine = format!("{MANAGED_BY}={MANAGER}");
-    watches.pipelines(&caches.pipelines);
-    watches.start(&caches.deployments, Some(&mine), by_label, trimmed);
-    watches.start(&caches.services, Some(&mine), by_label, trimmed);
-    watches.start(&caches.maps, Some(&mine), by_label, trimmed_map);
-    watches.start(&caches.accounts, Some(&mine), by_label, trimmed);
-    watches.start(&caches.budgets, Some(&mine), by_label, trimmed);
-    watches.start(&caches.policies, Some(&mine), by_label, trimmed);
-    watches.start(&caches.revisions, Some(&mine), by_label, trimmed);
-    watches.start::<Pod, _>(&caches.pods, Some(&mine), by_label, WorkerPod::from);
+    let mine = Some(mine.as_str());
+    let of_itself = (Arc::clone(&work), Arc::clone(&caches.pipelines));
+    watches.start(&caches.pipelines, None, itself, trimmed, move |key| {
+        of_itself.0.wake_pipeline(key, &of_itself.1)
+    });
+    let wake = {
+        let work = Arc::clone(&work);
+        move |key| work.wake(key)
+    };
+    watches.start(&caches.deployments, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.services, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.maps, mine, by_label, trimmed_map, wake.clone());
+    watches.start(&caches.accounts, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.budgets, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.policies, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.revisions, mine, by_label, trimmed, wake.clone());
+    watches.start::<Pod, _>(&caches.pods, mine, by_label, WorkerPod::from, wake);
     if !arguments.without_nodes {
         let nodes = Arc::default();
         watches.nodes(&nodes);
@@ -155,7 +188,7 @@ pub async fn look_after(
         Arc::clone(&metrics),
         &arguments.identity,
     ));
-    let look = |key| one(Arc::clone(&context), key);
+    let look = |key, failures| one(Arc::clone(&context), key, failures);
     tokio::select! {
         never = serve(&work, &metrics, usize::from(arguments.concurrency), look) => Ok(never),
         // Watches never end; one that did would leave its cache as it was, unseen.
@@ -175,23 +208,24 @@ async fn scrape(
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let port = u16::try_from(PORT).unwrap_or_default();
     loop {
-        rounds.tick().await;
+        // As it was scheduled: by when this task woke the one round would be a little less than a period after the other.
+        let now = rounds.tick().await.into_std();
         let targets = pods.keys().into_iter().flat_map(|key| {
             let of = pods.all(&key).into_iter().filter(|pod| pod.stays());
             let pipeline = pipelines.get(&key, &key.name).and_then(Result::ok);
             let often = pipeline.is_some_and(|pipeline| pipeline.spec.is_scaled_here());
             of.filter_map(move |pod| {
-                let (key, uid) = (key.clone(), pod.uid.clone());
-                Some(Target { key, uid, address: pod.address?, port, tls: pod.tls, often })
+                let (key, uid, ready) = (key.clone(), pod.uid.clone(), pod.ready);
+                Some(Target { key, uid, address: pod.address?, port, tls: pod.tls, often, ready })
             })
         });
-        for key in answers.round(targets.collect(), clock()).await {
+        for key in answers.round(targets.collect(), now, clock).await {
             work.wake(key);
         }
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the loop reads the clock and hands it on")]
+/// The runtime's clock, which tests can make virtual; the loop reads it and hands it on.
 fn clock() -> Instant {
-    Instant::now()
+    tokio::time::Instant::now().into_std()
 }

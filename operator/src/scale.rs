@@ -31,6 +31,8 @@ pub struct Scaled {
     pub reason: Reason,
     /// What kept the size from being another.
     pub limited_by: Option<Limit>,
+    /// The number that was written into the spec since the last look, which decides nothing here.
+    pub ignored: Option<i32>,
     /// Whether it was decided just now.
     pub fresh: bool,
     /// When the window ends.
@@ -49,7 +51,7 @@ pub struct Sight<'a> {
     /// Whether workers of one template are being replaced by those of another.
     pub rollout: bool,
     /// What each worker said last, by pod.
-    pub answers: Vec<(String, Seen)>,
+    pub answers: &'a [(String, Seen)],
     /// The plan that counts.
     pub agreed: Option<&'a Agreed>,
     /// What was kept.
@@ -64,6 +66,8 @@ pub struct Scalers(Mutex<HashMap<Key, Scaler>>);
 struct Scaler {
     /// The pipeline's identity.
     uid: String,
+    /// The number in its spec.
+    asked: i32,
     /// Which reports count; another plan or another limit of age begins anew.
     streams: Vec<Stream>,
     stale_after_ms: u64,
@@ -115,8 +119,12 @@ impl Scalers {
         // The bounds may have changed since.
         let (min, max) = spec.range();
         let replicas = replicas.clamp(min, max);
+        let workers = i32::try_from(replicas).unwrap_or(i32::MAX);
+        let asked = pipeline.size.asked;
+        let is_new = std::mem::replace(&mut scaler.asked, asked) != asked;
         Scaled {
-            workers: i32::try_from(replicas).unwrap_or(i32::MAX),
+            workers,
+            ignored: (is_new && asked != workers).then_some(asked),
             reason,
             limited_by: scaler.limited_by,
             fresh,
@@ -146,6 +154,7 @@ impl Scaler {
         let state: Option<State> = text.and_then(|text| serde_json::from_str(text).ok());
         Self {
             uid: pipeline.uid.clone(),
+            asked: pipeline.size.asked,
             streams: Vec::new(),
             stale_after_ms: 0,
             observer: Observer::default(),

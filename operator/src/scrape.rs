@@ -6,20 +6,21 @@
 /// TLS to workers.
 mod tls;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use feedmill_protocol::http::PATH_STATUS;
-use feedmill_protocol::report::WorkerStatus;
+use feedmill_protocol::report::{WorkerStatus, newest};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
+use crate::size::count;
 use crate::validate::Key;
 
 /// The longest answer: some 800 ranks.
@@ -30,7 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 32;
 /// Workers to which ranks report, and those not known yet, are asked this often.
 const OFTEN: Duration = Duration::from_secs(5);
-/// All others.
+/// All others, and those that do not answer.
 const SELDOM: Duration = Duration::from_secs(30);
 
 /// Why a worker said nothing.
@@ -53,8 +54,12 @@ pub enum ScrapeError {
 /// What is known of one worker.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// When it was asked.
+    /// The round in which it was asked last.
+    pub round: Instant,
+    /// When it was asked: of many, some wait for their turn.
     pub at: Instant,
+    /// Whether it was ready then.
+    pub ready: bool,
     /// What it said.
     pub answer: Result<Arc<WorkerStatus>, ScrapeError>,
     /// How often in a row it has not answered since.
@@ -79,6 +84,8 @@ pub struct Target {
     pub tls: bool,
     /// Whether it is asked often, whatever it said: the size of its fleet depends on it.
     pub often: bool,
+    /// Whether it is ready, by its pod.
+    pub ready: bool,
 }
 
 /// What all workers said last.
@@ -114,7 +121,12 @@ impl Answers {
     }
 
     /// Asks whom it is time to ask, and gives the pipelines of which something is new. Forgets pods that are gone.
-    pub async fn round(self: &Arc<Self>, targets: Vec<Target>, now: Instant) -> Vec<Key> {
+    pub async fn round(
+        self: &Arc<Self>,
+        targets: Vec<Target>,
+        now: Instant,
+        clock: impl Fn() -> Instant + Copy + Send + 'static,
+    ) -> Vec<Key> {
         let due: Vec<Target> = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let there: HashSet<&str> = targets.iter().map(|target| target.uid.as_str()).collect();
@@ -127,9 +139,11 @@ impl Answers {
             let (places, answers) = (Arc::clone(&places), Arc::clone(self));
             tasks.spawn(async move {
                 let _place = places.acquire_owned().await;
+                let at = clock();
                 let answer =
                     ask(SocketAddr::new(target.address, target.port), target.tls).await.map(Arc::new);
-                answers.keep(&target.uid, Seen { at: now, answer, misses: 0 }).then_some(target.key)
+                let seen = Seen { round: now, at, ready: target.ready, answer, misses: 0 };
+                answers.keep(&target.uid, seen).then_some(target.key)
             });
         }
         let keys: BTreeSet<Key> = tasks.join_all().await.into_iter().flatten().collect();
@@ -141,23 +155,25 @@ fn is_due(target: &Target, seen: Option<&Seen>, now: Instant) -> bool {
     let Some(seen) = seen else { return true };
     let quiet =
         seen.answer.as_ref().is_ok_and(|status| status.reports.is_empty() && !status.streams.is_empty());
-    now.saturating_duration_since(seen.at) >= if quiet && !target.often { SELDOM } else { OFTEN }
+    // A fleet that cannot be reached must not hold up the others' reports, 2 s for each worker. One that has become ready since answers.
+    let silent = seen.misses >= MOST_MISSES && seen.ready == target.ready;
+    let pause = if silent || (quiet && !target.often) { SELDOM } else { OFTEN };
+    now.saturating_duration_since(seen.round) >= pause
 }
 
 /// Asks one worker.
 async fn ask(address: SocketAddr, tls: bool) -> Result<WorkerStatus, ScrapeError> {
     let asked = async {
-        let stream = TcpStream::connect(address).await.map_err(|error| cannot_connect(&error))?;
+        let stream = TcpStream::connect(address).await.map_err(cannot_connect)?;
         if !tls {
             return answer(address, stream).await;
         }
-        answer(address, tls::secure(address.ip(), stream).await.map_err(|error| cannot_connect(&error))?)
-            .await
+        answer(address, tls::secure(address.ip(), stream).await.map_err(cannot_connect)?).await
     };
     tokio::time::timeout(TIMEOUT, asked).await.map_err(|_| ScrapeError::Timeout)?
 }
 
-fn cannot_connect(error: &dyn std::fmt::Display) -> ScrapeError {
+fn cannot_connect(error: impl std::fmt::Display) -> ScrapeError {
     ScrapeError::Connect(error.to_string())
 }
 
@@ -165,17 +181,14 @@ async fn answer<S>(address: SocketAddr, stream: S) -> Result<WorkerStatus, Scrap
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let connect = cannot_connect;
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| connect(&error))?;
-    // Ends with the request: both halves are dropped together.
-    let driver = tokio::spawn(connection);
-    let result = async {
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(cannot_connect)?;
+    let answer = async {
         let request = http::Request::get(PATH_STATUS)
             .header(http::header::HOST, address.to_string())
             .body(Empty::<Bytes>::new())
-            .map_err(|error| connect(&error))?;
-        let response = sender.send_request(request).await.map_err(|error| connect(&error))?;
+            .map_err(cannot_connect)?;
+        let response = sender.send_request(request).await.map_err(cannot_connect)?;
         if response.status() != http::StatusCode::OK {
             return Err(ScrapeError::Status(response.status().as_u16()));
         }
@@ -184,10 +197,14 @@ where
             .await
             .map_err(|error| ScrapeError::Body(error.to_string()))?;
         serde_json::from_slice(&body.to_bytes()).map_err(|error| ScrapeError::Body(error.to_string()))
+    };
+    // Both are given up together, also when the time is over.
+    tokio::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        // What came before it ended is read.
+        _ = connection => answer.await,
     }
-    .await;
-    driver.abort();
-    result
 }
 
 /// What the ranks of all runs report, as one figure each.
@@ -204,37 +221,28 @@ pub struct Figures {
 /// Reports older than this are stale, in milliseconds; they come every 2 s.
 const STALE_MS: u64 = 15_000;
 
-/// Merges what ranks report to several workers: of each run and rank the highest sequence counts. Streams that are only
-/// evaluated are left out, as are reports by another plan.
+/// Merges what ranks report to several workers: of each run, stream and rank the newest report counts. Streams that are only evaluated are
+/// left out, as are reports by another plan.
 #[must_use]
 pub fn figures(statuses: &[&WorkerStatus], training: &dyn Fn(&str) -> bool) -> Figures {
-    let mut latest = BTreeMap::new();
-    for status in statuses {
-        let reports = status.reports.iter().filter(|kept| {
+    let reports = statuses.iter().flat_map(|status| {
+        status.reports.iter().filter(|kept| {
             let stream = status.streams.get(&kept.report.stream);
             kept.age_ms <= STALE_MS
                 && training(&kept.report.stream)
                 && stream.is_some_and(|stream| stream.plan == kept.report.plan)
-        });
-        for kept in reports {
-            let report = &kept.report;
-            let known = latest.entry((report.run.as_str(), report.rank)).or_insert(report);
-            if known.sequence < report.sequence {
-                *known = report;
-            }
-        }
-    }
-    let wait = latest.values().filter(|report| report.step_ms > 0).map(|report| {
-        let waited = u128::from(report.wait_ms.min(report.step_ms)) * 1000;
-        i32::try_from(waited / u128::from(report.step_ms)).unwrap_or(1000)
+        })
     });
-    let fill = latest.values().filter(|report| report.target > 0).map(|report| {
+    let newest = newest(reports);
+    let ranks: BTreeSet<(&str, u32)> = newest.keys().map(|(run, _, rank)| (*run, *rank)).collect();
+    let wait = newest.values().filter_map(|kept| kept.report.wait_permille()).max();
+    let fill = newest.values().map(|kept| &kept.report).filter(|report| report.target > 0).map(|report| {
         let full = u64::from(report.ready.min(report.target)) * 100;
         i32::try_from(full / u64::from(report.target)).unwrap_or(100)
     });
     Figures {
-        ranks: i32::try_from(latest.len()).unwrap_or(i32::MAX),
-        wait_permille: wait.max(),
+        ranks: count(ranks.len()),
+        wait_permille: wait.map(u32::cast_signed),
         queue_fill_percent: fill.min(),
     }
 }

@@ -42,6 +42,9 @@ pub struct OperatorArgs {
     /// Pipelines that are worked on at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
+    /// Requests to the API server in any second, at most, without those for the lease
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(5..=10_000))]
+    pub requests_per_second: u16,
 }
 
 impl OperatorArgs {

@@ -32,31 +32,29 @@ pub fn step(current: i32, wanted: i32, pods: &[&WorkerPod]) -> Step {
     }
     if wanted == current {
         // Marks count until those that go are told to.
-        let settled = i32::try_from(staying.len()).unwrap_or(i32::MAX) <= wanted;
+        let settled = count(staying.len()) <= wanted;
         return Step { unmark: if settled { all_marked() } else { Vec::new() }, ..Step::default() };
     }
-    let serving: Vec<&WorkerPod> = staying.iter().copied().filter(|pod| pod.ready).collect();
-    let keep = usize::try_from(wanted).unwrap_or_default();
-    let victims = if keep == 0 { Vec::new() } else { victims(&serving, serving.len().saturating_sub(keep)) };
-    let is_victim = |pod: &&WorkerPod| victims.contains(&pod.name.as_str());
-    let mark: Vec<String> = serving
-        .iter()
-        .copied()
-        .filter(|pod| is_victim(pod) && pod.deletion_cost != Some(FIRST_TO_GO))
-        .map(|pod| pod.name.clone())
-        .collect();
-    let unmark: Vec<String> = if keep == 0 {
-        Vec::new()
-    } else {
-        staying
-            .iter()
-            .copied()
-            .filter(|pod| !is_victim(pod) && marked(pod))
-            .map(|pod| pod.name.clone())
-            .collect()
+    let Ok(keep @ 1..) = usize::try_from(wanted) else {
+        // All go: none before another.
+        return Step { write: Some(wanted), ..Step::default() };
     };
+    let serving: Vec<&WorkerPod> = staying.iter().copied().filter(|pod| pod.ready).collect();
+    let victims = victims(&serving, serving.len().saturating_sub(keep));
+    let is_victim = |pod: &&WorkerPod| victims.contains(&pod.name.as_str());
+    let named = |pods: &[&WorkerPod], holds: &dyn Fn(&&WorkerPod) -> bool| {
+        pods.iter().copied().filter(|pod| holds(pod)).map(|pod| pod.name.clone()).collect::<Vec<_>>()
+    };
+    let mark = named(&serving, &|pod| is_victim(pod) && pod.deletion_cost != Some(FIRST_TO_GO));
+    let unmark = named(&staying, &|pod| !is_victim(pod) && marked(pod));
     let write = (mark.is_empty() && unmark.is_empty()).then_some(wanted);
     Step { mark, unmark, write }
+}
+
+/// A number of things, as Kubernetes counts.
+#[must_use]
+pub fn count(things: usize) -> i32 {
+    i32::try_from(things).unwrap_or(i32::MAX)
 }
 
 /// Whether workers are being replaced.
@@ -138,6 +136,22 @@ mod tests {
             pod.leaving = pod.deletion_cost.is_some();
         }
         assert_eq!(step_of(2, 2, &pods), Step::default());
+    }
+
+    #[test]
+    fn whatever_is_left_of_a_thousand_on_two_hundred_nodes_stands_evenly() {
+        let pods: Vec<WorkerPod> = (0..1000)
+            .map(|number| pod(&format!("p{number}"), &format!("n{:03}", (number * 7) % 200), number))
+            .collect();
+        for wanted in [999, 801, 600, 201, 200, 199, 77, 1] {
+            let step = step_of(1000, wanted, &pods);
+            let mut left = BTreeMap::from_iter((0..200).map(|number| (format!("n{number:03}"), 0)));
+            for pod in pods.iter().filter(|pod| !step.mark.contains(&pod.name)) {
+                *left.get_mut(pod.node.as_ref().unwrap()).unwrap() += 1;
+            }
+            assert_eq!(left.values().sum::<i32>(), wanted);
+            assert!(left.values().max().unwrap() - left.values().min().unwrap() <= 1, "{wanted}");
+        }
     }
 
     #[test]

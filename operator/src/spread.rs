@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
 use crate::observe::{NodeFacts, WorkerPod};
+use crate::size::count;
 use crate::types::{GpuNodes, PlacementSpec, PlacementStatus, SpreadMode};
 
 /// Where workers run; the skew only where nodes can be read.
@@ -15,87 +16,97 @@ pub fn measure(
     pods: &[&WorkerPod],
     nodes: Option<&[&NodeFacts]>,
 ) -> PlacementStatus {
-    let placed: Vec<(&WorkerPod, &str)> =
-        pods.iter().filter(|pod| pod.stays()).filter_map(|pod| Some((*pod, pod.node.as_deref()?))).collect();
-    let mut a_node: BTreeMap<&str, i32> = BTreeMap::new();
-    for (_, node) in &placed {
+    let mut a_node: BTreeMap<&str, usize> = BTreeMap::new();
+    for node in pods.iter().filter(|pod| pod.stays()).filter_map(|pod| pod.node.as_deref()) {
         *a_node.entry(node).or_default() += 1;
     }
     PlacementStatus {
-        nodes: i32::try_from(a_node.len()).unwrap_or(i32::MAX),
-        max_per_node: a_node.values().copied().max().unwrap_or_default(),
-        skew: nodes.and_then(|nodes| skew(placement, accelerator_labels, &placed, nodes)),
+        nodes: count(a_node.len()),
+        max_per_node: count(a_node.values().copied().max().unwrap_or_default()),
+        skew: nodes.and_then(|nodes| skew(&places(placement, accelerator_labels, pods, nodes)?)),
     }
 }
 
+/// The workers of each place.
+type Places<'a> = BTreeMap<&'a str, Vec<&'a WorkerPod>>;
+
 /// Between the fullest and the emptiest place.
-fn skew(
-    placement: &PlacementSpec,
-    accelerator_labels: &[String],
-    placed: &[(&WorkerPod, &str)],
-    nodes: &[&NodeFacts],
-) -> Option<i32> {
-    let places = places(placement, accelerator_labels, placed, nodes)?;
-    let counts = || places.values().map(|pods| i32::try_from(pods.len()).unwrap_or(i32::MAX));
-    Some(counts().max()? - counts().min()?)
+fn skew(places: &Places<'_>) -> Option<i32> {
+    let counts = || places.values().map(Vec::len);
+    Some(count(counts().max()? - counts().min()?))
 }
 
-/// The workers of each place. Only places with a node that takes workers count, and only workers of the newest template: those of
-/// older ones are leaving.
+/// How far workers are from standing evenly: falls with each move that helps, also where other places stay as empty as this one was.
+fn unevenness(places: &Places<'_>) -> usize {
+    places.values().map(|pods| pods.len().saturating_mul(pods.len())).fold(0, usize::saturating_add)
+}
+
+/// Only places with a node that takes workers count, and only workers of the newest template: those of older ones are leaving.
 fn places<'a>(
     placement: &PlacementSpec,
     accelerator_labels: &[String],
-    placed: &[(&'a WorkerPod, &str)],
+    pods: &[&'a WorkerPod],
     nodes: &[&'a NodeFacts],
-) -> Option<BTreeMap<&'a str, Vec<&'a WorkerPod>>> {
-    let newest = placed.iter().map(|(pod, _)| pod).max_by_key(|pod| pod.made)?.template.as_deref();
+) -> Option<Places<'a>> {
+    let placed = || pods.iter().filter(|pod| pod.stays() && pod.node.is_some());
+    let newest = placed().max_by_key(|pod| pod.made)?.template.as_deref();
     let key = placement.spread.topology_key.as_str();
-    let mut places: BTreeMap<&str, Vec<&WorkerPod>> = nodes
-        .iter()
-        .filter(|node| takes_workers(placement, accelerator_labels, node))
-        .filter_map(|node| Some((node.labels.get(key)?.as_str(), Vec::new())))
-        .collect();
     let place_of: BTreeMap<&str, &str> =
         nodes.iter().filter_map(|node| Some((node.name.as_str(), node.labels.get(key)?.as_str()))).collect();
-    for (pod, node) in placed {
-        if pod.template.as_deref() == newest
-            && let Some(pods) = place_of.get(node).and_then(|place| places.get_mut(place))
-        {
-            pods.push(pod);
+    let mut places: Places<'_> = nodes
+        .iter()
+        .filter(|node| takes_workers(placement, accelerator_labels, node))
+        .filter_map(|node| Some((*place_of.get(node.name.as_str())?, Vec::new())))
+        .collect();
+    for pod in placed().filter(|pod| pod.template.as_deref() == newest) {
+        let place = pod.node.as_deref().and_then(|node| place_of.get(node));
+        if let Some(there) = place.and_then(|place| places.get_mut(place)) {
+            there.push(pod);
         }
     }
     Some(places)
 }
 
-/// The worker that should go elsewhere, of a fleet that is whole and stands too unevenly: the newest of the fullest place. None where
-/// no move helps.
+/// The worker that should go elsewhere, where workers stand too unevenly: the newest of the fullest place. None where no move helps.
+fn to_move<'a>(placement: &PlacementSpec, places: &Places<'a>) -> Option<&'a WorkerPod> {
+    if placement.spread.mode != SpreadMode::Even {
+        return None;
+    }
+    let fewest = places.values().map(Vec::len).min()?;
+    let fullest = places.values().max_by_key(|pods| (pods.len(), pods.iter().map(|pod| pod.made).max()))?;
+    // One is allowed at least: moving a worker makes two counts nearer only when they differ by two.
+    let is_uneven = count(fullest.len() - fewest) > placement.spread.max_skew.max(1);
+    fullest.iter().filter(|_| is_uneven).max_by_key(|pod| (pod.made, pod.name.as_str())).copied()
+}
+
+/// The worker that is moved now, of a fleet of so many that is whole: one at a time, and not again and again where that does not help. A
+/// fleet that stands as it should owes nothing to the moves that brought it there. One that waits for the worker that was moved last may
+/// look like that, and does not count.
 #[must_use]
-pub fn to_move<'a>(
+pub fn even_out<'a>(
+    moves: &mut Moves,
     placement: &PlacementSpec,
     accelerator_labels: &[String],
+    wanted: i32,
     pods: &[&'a WorkerPod],
     nodes: &[&'a NodeFacts],
 ) -> Option<&'a WorkerPod> {
-    if placement.spread.mode != SpreadMode::Even || pods.iter().any(|pod| !pod.serves()) {
+    if usize::try_from(wanted) != Ok(pods.len()) || pods.iter().any(|pod| !pod.serves()) {
         return None;
     }
-    let placed: Vec<(&WorkerPod, &str)> =
-        pods.iter().filter_map(|pod| Some((*pod, pod.node.as_deref()?))).collect();
-    let places = places(placement, accelerator_labels, &placed, nodes)?;
-    let fewest = places.values().map(Vec::len).min()?;
-    let fullest =
-        places.into_values().max_by_key(|pods| (pods.len(), pods.iter().map(|pod| pod.made).max()))?;
-    let is_uneven = fullest.len() - fewest > usize::try_from(placement.spread.max_skew).unwrap_or(usize::MAX);
-    // Moving one makes two counts nearer only when they differ by two.
-    (is_uneven && fullest.len() - fewest > 1)
-        .then(|| fullest.into_iter().max_by_key(|pod| (pod.made, pod.name.as_str())))
-        .flatten()
+    let places = places(placement, accelerator_labels, pods, nodes)?;
+    let Some(found) = to_move(placement, &places) else {
+        *moves = Moves::default();
+        return None;
+    };
+    moves.may(nodes, unevenness(&places)).then_some(found)
 }
 
-/// Moves of one pipeline that were tried for one set of nodes.
+/// Moves of one pipeline that were tried for one set of nodes and did not help.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moves {
     nodes: Vec<String>,
+    uneven: usize,
     tried: u8,
 }
 
@@ -103,12 +114,13 @@ pub struct Moves {
 const MOST_MOVES: u8 = 3;
 
 impl Moves {
-    /// Whether one more may be tried; counted if so. Other nodes are another chance.
-    pub fn may(&mut self, nodes: &[&NodeFacts]) -> bool {
+    /// Whether one more may be tried; counted if so. Other nodes are another chance, and so is each move that helped: a node that comes
+    /// back empty wants as many workers as the others have.
+    fn may(&mut self, nodes: &[&NodeFacts], uneven: usize) -> bool {
         let mut names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         names.sort_unstable();
-        if names != self.nodes {
-            *self = Self { nodes: names, tried: 0 };
+        if names != self.nodes || uneven < self.uneven {
+            *self = Self { nodes: names, uneven, tried: 0 };
         }
         let may = self.tried < MOST_MOVES;
         self.tried = self.tried.saturating_add(u8::from(may));
@@ -151,128 +163,4 @@ pub fn satisfied(placement: &PlacementSpec, status: &PlacementStatus) -> Option<
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::types::SpreadSpec;
-
-    fn node(name: &str) -> NodeFacts {
-        NodeFacts {
-            name: name.into(),
-            labels: BTreeMap::from([("kubernetes.io/hostname".into(), name.into())]),
-            taints: Vec::new(),
-        }
-    }
-
-    fn pods(places: &[(&str, &str)]) -> Vec<WorkerPod> {
-        places
-            .iter()
-            .enumerate()
-            .map(|(number, (node, template))| WorkerPod {
-                name: format!("p{number}"),
-                node: Some((*node).into()),
-                template: Some((*template).into()),
-                made: number as i64,
-                ..WorkerPod::default()
-            })
-            .collect()
-    }
-
-    fn measured(placement: &PlacementSpec, pods: &[WorkerPod], nodes: &[NodeFacts]) -> PlacementStatus {
-        let gpu = ["nvidia.com/gpu.present".to_owned()];
-        measure(placement, &gpu, &pods.iter().collect::<Vec<_>>(), Some(&nodes.iter().collect::<Vec<_>>()))
-    }
-
-    #[test]
-    fn only_nodes_that_take_workers_count() {
-        let placement = PlacementSpec::default();
-        let pods = pods(&[("n1", "t"), ("n1", "t"), ("n2", "t")]);
-        let mut nodes = vec![node("n1"), node("n2")];
-        assert_eq!(
-            measured(&placement, &pods, &nodes),
-            PlacementStatus { nodes: 2, max_per_node: 2, skew: Some(1) }
-        );
-        nodes.push(node("n3"));
-        assert_eq!(measured(&placement, &pods, &nodes).skew, Some(2));
-        nodes[2].taints.push(Taint {
-            key: "node.kubernetes.io/unschedulable".into(),
-            effect: "NoSchedule".into(),
-            ..Taint::default()
-        });
-        assert_eq!(measured(&placement, &pods, &nodes).skew, Some(1));
-        nodes[2] = node("n3");
-        nodes[2].labels.insert("nvidia.com/gpu.present".into(), "true".into());
-        assert_eq!(measured(&placement, &pods, &nodes).skew, Some(1));
-        let anywhere = PlacementSpec { gpu_nodes: GpuNodes::Allow, ..PlacementSpec::default() };
-        assert_eq!(measured(&anywhere, &pods, &nodes).skew, Some(2));
-    }
-
-    #[test]
-    fn workers_of_an_older_template_are_leaving() {
-        let placement = PlacementSpec::default();
-        let pods = pods(&[("n1", "old"), ("n1", "old"), ("n1", "new"), ("n2", "new")]);
-        let found = measured(&placement, &pods, &[node("n1"), node("n2")]);
-        assert_eq!(found, PlacementStatus { nodes: 2, max_per_node: 3, skew: Some(0) });
-        assert_eq!(satisfied(&placement, &found), Some(true));
-    }
-
-    #[test]
-    fn a_whole_fleet_moves_the_newest_worker_of_the_fullest_place_if_that_helps() {
-        let placement = PlacementSpec::default();
-        let nodes = [node("n1"), node("n2"), node("n3")];
-        let nodes: Vec<&NodeFacts> = nodes.iter().collect();
-        let moved = |placement: &PlacementSpec, pods: &[WorkerPod]| {
-            let pods: Vec<&WorkerPod> = pods.iter().collect();
-            to_move(placement, &[], &pods, &nodes).map(|pod| pod.name.clone())
-        };
-        let mut uneven = pods(&[("n1", "t"), ("n1", "t"), ("n2", "t")]);
-        uneven.iter_mut().for_each(|pod| pod.ready = true);
-        assert_eq!(moved(&placement, &uneven).as_deref(), Some("p1"));
-        let loose = SpreadSpec { max_skew: 2, ..SpreadSpec::default() };
-        assert_eq!(moved(&PlacementSpec { spread: loose, ..placement.clone() }, &uneven), None);
-        // Not while one is on its way.
-        uneven[2].ready = false;
-        assert_eq!(moved(&placement, &uneven), None);
-        let mut even = pods(&[("n1", "t"), ("n1", "t"), ("n2", "t"), ("n3", "t")]);
-        even.iter_mut().for_each(|pod| pod.ready = true);
-        assert_eq!(moved(&placement, &even), None);
-    }
-
-    #[test]
-    fn moves_end_after_three_until_nodes_change() {
-        let (one, two) = (node("n1"), node("n2"));
-        let mut moves = Moves::default();
-        assert_eq!([(); 4].map(|()| moves.may(&[&one])), [true, true, true, false]);
-        assert!(moves.may(&[&one, &two]));
-    }
-
-    #[test]
-    fn without_nodes_the_skew_is_unknown() {
-        let pods = pods(&[("n1", "t")]);
-        let found = measure(&PlacementSpec::default(), &[], &pods.iter().collect::<Vec<_>>(), None);
-        assert_eq!(found.skew, None);
-        assert_eq!(satisfied(&PlacementSpec::default(), &found), None);
-    }
-
-    #[test]
-    fn tolerations_are_read_as_the_scheduler_reads_them() {
-        let taint = Taint {
-            key: "k".into(),
-            value: Some("v".into()),
-            effect: "NoSchedule".into(),
-            ..Taint::default()
-        };
-        let toleration = |key: &str, operator: &str, value: &str, effect: &str| Toleration {
-            key: Some(key.into()),
-            operator: Some(operator.into()),
-            value: Some(value.into()),
-            effect: Some(effect.into()),
-            ..Toleration::default()
-        };
-        assert!(tolerates(&toleration("k", "Equal", "v", "NoSchedule"), &taint));
-        assert!(tolerates(&toleration("k", "Exists", "", ""), &taint));
-        assert!(tolerates(&toleration("", "Exists", "", ""), &taint));
-        assert!(!tolerates(&toleration("k", "Equal", "w", "NoSchedule"), &taint));
-        assert!(!tolerates(&toleration("k", "Equal", "v", "NoExecute"), &taint));
-        assert!(!tolerates(&toleration("j", "Exists", "", ""), &taint));
-    }
-}
+mod tests;

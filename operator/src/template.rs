@@ -58,13 +58,13 @@ pub fn choose(
     };
     let found = kept.iter().filter(usable).max_by_key(|revision| revision.revision).and_then(|revision| {
         let data = revision.data.as_ref()?;
-        Some((revision.name_any(), serde_json::from_value::<Model>(data.0.clone()).ok()?))
+        Some((revision.name_any(), Model::deserialize(&data.0).ok()?))
     });
     let others = |name: Option<&str>| {
         kept.iter().map(|revision| revision.name_any()).filter(|other| Some(other.as_str()) != name).collect()
     };
     if let Some((name, model)) = found {
-        let current = without_restart(&model) == without_restart(&rendered);
+        let current = is_same(&model, &rendered);
         return Choice { model, current, keep: None, drop: others(Some(&name)) };
     }
     let number = kept.iter().map(|revision| revision.revision).max().unwrap_or_default().saturating_add(1);
@@ -81,14 +81,16 @@ pub fn choose(
     Choice { model: rendered, current: true, keep, drop: others(None) }
 }
 
-/// When workers were made anew is no part of how.
-fn without_restart(model: &Model) -> Model {
-    let mut model = model.clone();
-    let metadata = model.template.metadata.as_mut();
-    if let Some(annotations) = metadata.and_then(|metadata| metadata.annotations.as_mut()) {
-        annotations.remove(RESTART_AT);
-    }
-    model
+/// Whether workers are made alike by both. When they were made anew is no part of how.
+fn is_same(one: &Model, other: &Model) -> bool {
+    let metadata = |model: &Model| {
+        let mut metadata = model.template.metadata.clone().unwrap_or_default();
+        metadata.annotations.iter_mut().for_each(|annotations| drop(annotations.remove(RESTART_AT)));
+        metadata
+    };
+    one.document == other.document
+        && one.template.spec == other.template.spec
+        && metadata(one) == metadata(other)
 }
 
 #[cfg(test)]

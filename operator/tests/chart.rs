@@ -1,39 +1,23 @@
-//! The chart, linted and rendered by a real helm where there is one: in PATH, or where the test cluster's build left it.
+//! The chart, linted and rendered by a real helm where there is one.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+mod chart_page;
+mod tools;
+
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-fn helm() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let cache = std::env::var_os("FEEDMILL_CACHE")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/feedmill")));
-    let built = cache.and_then(|cache| std::fs::read_dir(cache).ok()).into_iter().flatten().flatten();
-    std::env::split_paths(&path)
-        .chain(built.map(|entry| entry.path()))
-        .map(|folder| folder.join("helm"))
-        .find(|helm| helm.is_file())
-}
-
 /// Runs helm on the chart; none where there is no helm, which is told.
 fn run(arguments: &[&str]) -> Option<Output> {
-    let Some(helm) = helm() else {
-        // Not by a macro: what a test that succeeds prints by those is not shown.
-        let told = "chart tests: SKIPPED (1 test): helm is not in PATH; `make cluster-build` builds it\n";
-        std::io::stderr().write_all(told.as_bytes()).unwrap();
-        return None;
-    };
-    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/feedmill");
+    let mut helm = tools::tool("helm", "chart tests")?;
     let (verb, rest) = arguments.split_first().unwrap();
     let name: &[&str] = if *verb == "template" { &["feedmill"] } else { &[] };
-    let output = Command::new(helm)
+    let output = helm
         .arg(verb)
         .args(name)
-        .arg(chart)
+        .arg("charts/feedmill")
         .args(["--namespace", "feedmill-system"])
         .args(rest)
         // Where it would put what it remembers.
@@ -155,6 +139,65 @@ fn values_reach_the_objects() {
     assert_eq!((of(&objects, "PodMonitor").len(), of(&objects, "ClusterRole").len()), (2, 1));
 }
 
+/// Its account, and an image that is there anyway: `helm test` pulls nothing.
+#[test]
+fn a_test_looks_whether_an_operator_is_at_work() {
+    let Some(objects) =
+        rendered(&["--set", "namespaced=true", "--set", "global.imagePullSecrets={registry}"])
+    else {
+        return;
+    };
+    let pod = of(&objects, "Pod")[0];
+    assert_eq!(pod["metadata"]["annotations"]["helm.sh/hook"], "test");
+    let deployment = &of(&objects, "Deployment")[0]["spec"]["template"]["spec"];
+    for field in ["serviceAccountName", "imagePullSecrets", "securityContext"] {
+        assert_eq!(pod["spec"][field], deployment[field], "{field}");
+    }
+    let (test, operator) = (&pod["spec"]["containers"][0], &deployment["containers"][0]);
+    for field in ["image", "imagePullPolicy", "securityContext"] {
+        assert_eq!(test[field], operator[field], "{field}");
+    }
+    // Alerts and the disruption budget must not take it for an operator.
+    let selector = &of(&objects, "Deployment")[0]["spec"]["selector"]["matchLabels"];
+    assert_ne!(pod["metadata"]["labels"]["app.kubernetes.io/name"], selector["app.kubernetes.io/name"]);
+    let output = Command::new(env!("CARGO_BIN_EXE_feedmill-operator"))
+        .args(test["args"].as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()))
+        .env("POD_NAMESPACE", "feedmill-system")
+        .env("KUBECONFIG", "/nowhere")
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .env("HOME", "/nowhere")
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("no API server"), "{error}");
+}
+
+fn values() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/feedmill/values.yaml");
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn every_value_says_what_it_means() {
+    let lines = chart_page::lines(&values());
+    assert!(lines.len() > 30, "{} values", lines.len());
+    for line in lines {
+        assert!(!line.meaning.is_empty(), "{} has no comment", line.path);
+    }
+}
+
+#[test]
+fn the_page_of_the_chart_is_made_from_its_values() {
+    let (path, made) = (
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/feedmill/README.md"),
+        chart_page::page(&values()),
+    );
+    if std::env::var_os("FEEDMILL_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    assert!(std::fs::read_to_string(&path).is_ok_and(|stands| stands == made), "it differs; run: make docs");
+}
+
 #[test]
 fn monitoring_is_off_until_it_is_asked_for() {
     let Some(objects) = rendered(&[]) else { return };
@@ -225,6 +268,8 @@ fn values_that_make_no_sense_are_refused() {
         "crds.kep=true",
         "nodes.read=maybe",
         "operator.concurrency=0",
+        "operator.requestsPerSecond=1",
+        "worker.image.pullPolicy=Always",
         "metrics.rules=maybe",
         "metrics.runbooks=wiki",
         "metrics.disabledRules={KubePodCrashLooping}",

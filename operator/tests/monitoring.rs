@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod dashboard;
+mod tools;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use feedmill_operator::metrics::Metrics;
 use feedmill_operator::scrape::Figures;
@@ -312,23 +312,9 @@ fn every_alert_is_tested_both_ways() {
     assert_eq!(silent, alerts);
 }
 
-/// Runs promtool, of PATH or where `make promtool` leaves it; none where there is none, which is told.
+/// Runs promtool; none where there is none, which is told.
 fn promtool(arguments: &[&str]) -> Option<Output> {
-    let cache = std::env::var_os("FEEDMILL_CACHE").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/feedmill")));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&path).chain(cache.map(|cache| cache.join("promtool")));
-    let Some(promtool) =
-        places.find_map(|folder| Some(folder.join("promtool")).filter(|file| file.is_file()))
-    else {
-        // Not by a macro: what a test that succeeds prints by those is not shown.
-        let told = "alert tests: SKIPPED (1 test): there is no promtool; `make promtool` fetches it, or on Debian or Ubuntu: \
-                    sudo apt-get install -y --no-install-recommends prometheus";
-        let mut seen = std::io::stderr();
-        writeln!(seen, "{told}").unwrap();
-        return None;
-    };
-    Some(Command::new(promtool).args(arguments).current_dir(root()).output().unwrap())
+    Some(tools::tool("promtool", "alert tests")?.args(arguments).output().unwrap())
 }
 
 fn must_succeed(output: &Output) {

@@ -107,6 +107,28 @@ impl RankReport {
         }
         Ok(())
     }
+
+    /// The share of its last steps that it waited, in thousandths; None of a report without a step.
+    #[must_use]
+    pub fn wait_permille(&self) -> Option<u32> {
+        let waited = u128::from(self.wait_ms.min(self.step_ms)) * 1000;
+        Some(u32::try_from(waited.checked_div(self.step_ms.into())?).unwrap_or(1000))
+    }
+}
+
+/// Of each run, stream and rank the newest report, whichever worker has it.
+pub fn newest<'a>(
+    reports: impl IntoIterator<Item = &'a KeptReport>,
+) -> BTreeMap<(&'a str, &'a str, u32), &'a KeptReport> {
+    let mut newest: BTreeMap<(&str, &str, u32), &KeptReport> = BTreeMap::new();
+    for kept in reports {
+        let report = &kept.report;
+        let known = newest.entry((&report.run, &report.stream, report.rank)).or_insert(kept);
+        if known.report.sequence < report.sequence {
+            *known = kept;
+        }
+    }
+    newest
 }
 
 /// Names that may stand in paths, headers and labels: 1 to 128 letters, digits and `._:/@-`.

@@ -65,7 +65,7 @@ impl Observer {
         for scrape in scrapes {
             self.fleet.take(scrape);
             let Some(status) = scrape.status else { continue };
-            // Reports come in the order of run and rank, so the run and the rank are mostly where the last ones were.
+            // Reports come in the order of run, stream and rank, so all three are mostly where the last ones were.
             let mut run = 0;
             for kept in &status.reports {
                 if self.counts(kept) {
@@ -99,13 +99,13 @@ impl Observer {
 
     fn take_report(&mut self, kept: &KeptReport, at_ms: u64, hint: usize) -> usize {
         let report = &kept.report;
-        let is = |run: &RunTrack| run.name == report.run;
+        let is = |run: &RunTrack| (&run.run, &run.stream) == (&report.run, &report.stream);
         let place =
             if self.runs.get(hint).is_some_and(is) { Some(hint) } else { self.runs.iter().position(is) };
         let place = match place {
             Some(place) => place,
             None if self.runs.len() < MAX_RUNS => {
-                self.runs.push(RunTrack::new(report.run.clone()));
+                self.runs.push(RunTrack::new(report, self.streams.len() > 1));
                 self.runs.len() - 1
             }
             None => return hint,

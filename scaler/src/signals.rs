@@ -39,10 +39,10 @@ pub struct Workers {
     pub utilization: Option<f64>,
 }
 
-/// One training's ranks together.
+/// One training's ranks together; of one that reads several streams for training, each stream apart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
-    /// Its name.
+    /// Its name, with the stream's where there are several.
     pub name: String,
     /// Its ranks.
     pub ranks: u32,

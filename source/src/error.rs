@@ -3,6 +3,8 @@
 //! The three kinds must never be mixed up. `Permanent` makes a bad sample, which is part of the data's definition. `Denied` is a fault
 //! of the settings and stops loudly. `Transient` only ever means waiting.
 
+use std::path::PathBuf;
+
 use crate::classify::NO_REGION;
 use crate::uri::ObjectUri;
 
@@ -221,6 +223,17 @@ pub enum SetupError {
     Endpoint {
         /// What was given.
         endpoint: String,
+    },
+    /// A file of certificates that cannot be used.
+    #[error(
+        "the file of S3's authorities {} {reason}; it should have parts that begin with -----BEGIN CERTIFICATE-----",
+        path.display()
+    )]
+    Authorities {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
     },
     /// A bound of zero.
     #[error("the fetch setting {name} must be at least 1")]

@@ -16,10 +16,13 @@ use aws_sdk_s3::config::{
 use aws_sdk_s3::error::DisplayErrorContext;
 use aws_sdk_s3::primitives::ByteStream;
 use aws_smithy_http_client::Builder;
-use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
 use aws_smithy_runtime_api::client::dns::{DnsFuture, ResolveDns};
 use bytes::{Bytes, BytesMut};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use tokio::time::{Instant, timeout_at};
 
 use crate::classify::classify;
@@ -41,14 +44,32 @@ pub(crate) struct Part<'a> {
     pub(crate) tag: Option<&'a str>,
 }
 
-/// Refuses what [`S3::connect`] would refuse, without touching anything.
+/// Refuses what [`S3::connect`] would refuse, without connecting to anything.
 pub(crate) fn check(settings: &S3Settings) -> Result<(), SetupError> {
     match &settings.endpoint {
         Some(endpoint) if !endpoint.starts_with("http://") && !endpoint.starts_with("https://") => {
             Err(SetupError::Endpoint { endpoint: endpoint.clone() })
         }
-        _ => Ok(()),
+        _ => trusted(settings).map(drop),
     }
+}
+
+/// Who is trusted: the authorities of a file, or else the system's.
+fn trusted(settings: &S3Settings) -> Result<TrustStore, SetupError> {
+    let given = || std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(Into::into);
+    let Some(path) = settings.ca_file.clone().or_else(given) else { return Ok(TrustStore::default()) };
+    let wrong = |reason: String| SetupError::Authorities { path: path.clone(), reason };
+    let text = std::fs::read(&path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    // The HTTP client takes it for granted that all of them can be used.
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&text) {
+        let certificate = certificate.map_err(|error| wrong(format!("is damaged: {error}")))?;
+        roots.add(certificate).map_err(|error| wrong(format!("has one that cannot be used: {error}")))?;
+    }
+    if roots.is_empty() {
+        return Err(wrong("has no certificate".into()));
+    }
+    Ok(TrustStore::empty().with_pem_certificate(text))
 }
 
 impl S3 {
@@ -62,10 +83,17 @@ impl S3 {
         // Without TLS no certificates are looked for, which a minimal image may not have.
         let without_tls = plain && !matches!(settings.credentials, CredentialsSource::DefaultChain);
         let ring = Provider::Rustls(CryptoMode::Ring);
+        let context =
+            TlsContext::builder().with_trust_store(trusted(settings)?).build().map_err(|error| {
+                let path = settings.ca_file.clone().unwrap_or_default();
+                SetupError::Authorities { path, reason: format!("cannot be used: {error}") }
+            })?;
         let http = match settings.connect_to {
-            Some(address) => http.tls_provider(ring).build_with_resolver(Always(address)),
+            Some(address) => {
+                http.tls_provider(ring).tls_context(context).build_with_resolver(Always(address))
+            }
             None if without_tls => http.build_http(),
-            None => http.tls_provider(ring).build_https(),
+            None => http.tls_provider(ring).tls_context(context).build_https(),
         };
         let mut config = aws_sdk_s3::Config::builder()
             .behavior_version(BehaviorVersion::v2026_01_12())

@@ -17,6 +17,8 @@ pub struct S3Settings {
     /// Connect here, whatever the name of the host says, which requests go on naming: a private link, or a server whose names nobody
     /// resolves. The port stays the endpoint's.
     pub connect_to: Option<IpAddr>,
+    /// PEM certificates of the authorities that are trusted, and no others. Without it: `AWS_CA_BUNDLE`, then the system's. Read once.
+    pub ca_file: Option<PathBuf>,
     /// Who we are.
     pub credentials: CredentialsSource,
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use feedmill_source::{
     CredentialsSource, FetchError, FetchSettings, MissingLooksLike, ObjectPrefix, ObjectUri, PermanentKind,
-    S3Settings, Stores, TransientKind,
+    S3Settings, SetupError, Stores, TransientKind,
 };
-use feedmill_testkit::{EmbeddedS3, Fault, FaultProxy, Rule, TestKeys};
+use feedmill_testkit::certificates::{Authority, Validity};
+use feedmill_testkit::{EmbeddedS3, Fault, FaultProxy, Rule, TestKeys, VersityGw};
 use tempfile::TempDir;
 
 const OBJECT: &str = "s3://bucket/object";
@@ -48,11 +49,10 @@ impl Setup {
 
     fn stores_with(&self, credentials: CredentialsSource, settings: FetchSettings) -> Stores {
         let s3 = S3Settings {
-            region: None,
             endpoint: Some(self.proxy.endpoint()),
             force_path_style: true,
-            connect_to: None,
             credentials,
+            ..S3Settings::default()
         };
         Stores::new(s3, settings).unwrap()
     }
@@ -188,6 +188,48 @@ async fn nobody_listening_is_no_connection() {
     };
     let stores = Stores::new(s3, settings()).unwrap();
     assert_eq!(transient(&get(&stores, OBJECT).await.unwrap_err()), (3, TransientKind::Connect));
+}
+
+#[tokio::test]
+async fn a_server_is_trusted_by_the_authorities_of_a_file_and_by_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("bucket")).unwrap();
+    std::fs::write(folder.path().join("bucket/object"), content()).unwrap();
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let server = VersityGw::start_with_tls(folder.path(), &ours.sign("s3", &["127.0.0.1"], Validity::Now));
+    let stores = |ca: std::path::PathBuf| {
+        let s3 = S3Settings {
+            endpoint: Some(server.endpoint()),
+            force_path_style: true,
+            ca_file: Some(ca),
+            credentials: given_keys(),
+            ..S3Settings::default()
+        };
+        Stores::new(s3, settings())
+    };
+    assert_eq!(get(&stores(ours.file()).unwrap(), OBJECT).await.unwrap(), content());
+    // Of several, each counts.
+    let both = folder.path().join("both.pem");
+    let text = [theirs.file(), ours.file()].map(|file| std::fs::read_to_string(file).unwrap()).concat();
+    std::fs::write(&both, &text).unwrap();
+    assert_eq!(get(&stores(both.clone()).unwrap(), OBJECT).await.unwrap(), content());
+    let error = get(&stores(theirs.file()).unwrap(), OBJECT).await.unwrap_err();
+    assert_eq!(transient(&error).1, TransientKind::Connect, "{error}");
+    // What cannot be used is told before anything is asked for.
+    for (text, reason) in [
+        ("", "no certificate"),
+        ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "cannot be used"),
+        (&text[..text.len() - 100], "damaged"),
+    ] {
+        std::fs::write(&both, text).unwrap();
+        let error = stores(both.clone()).err().unwrap();
+        assert!(
+            matches!(error, SetupError::Authorities { .. }) && error.to_string().contains(reason),
+            "{error}"
+        );
+    }
+    let error = stores(folder.path().join("nothing")).err().unwrap();
+    assert!(error.to_string().contains("cannot be read"), "{error}");
 }
 
 #[tokio::test]

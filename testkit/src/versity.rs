@@ -4,6 +4,7 @@
 //! ETags; what S3 knows of them lies in a folder beside, so any file system will do.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,6 +14,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
+use crate::certificates::Certificate;
 use crate::{TestKeys, client_with};
 
 /// Buckets are reached as `BUCKET.s3.test` too.
@@ -25,6 +27,7 @@ pub struct VersityGw {
     shell: Child,
     server: u32,
     address: SocketAddr,
+    has_tls: bool,
     keys: (String, String),
     /// Metadata, users, log.
     _beside: TempDir,
@@ -41,6 +44,19 @@ impl VersityGw {
     /// The same with other keys: id and secret.
     #[must_use]
     pub fn start_with(folder: &Path, keys: (&str, &str)) -> Self {
+        Self::launch(folder, keys, None)
+    }
+
+    /// The same with the usual keys, over TLS alone.
+    #[must_use]
+    pub fn start_with_tls(folder: &Path, certificate: &Certificate) -> Self {
+        Self::launch(folder, (TestKeys::ACCESS_KEY_ID, TestKeys::SECRET_ACCESS_KEY), Some(certificate))
+    }
+
+    fn launch(folder: &Path, keys: (&str, &str), certificate: Option<&Certificate>) -> Self {
+        let tls = certificate.map(|files| {
+            [OsStr::new("--cert"), files.certificate.as_os_str(), OsStr::new("--key"), files.key.as_os_str()]
+        });
         let beside = tempfile::tempdir().expect("a folder for temporary files");
         let [metadata, users, log] = ["metadata", "users", "log"].map(|name| beside.path().join(name));
         for made in [&metadata, &users] {
@@ -55,6 +71,7 @@ impl VersityGw {
             .env("ROOT_SECRET_KEY", keys.1)
             .args(["--port", "127.0.0.1:0", "--virtual-domain", VIRTUAL_DOMAIN, "--keep-alive", "--iam-dir"])
             .arg(users)
+            .args(tls.into_iter().flatten())
             .args(["posix", "--sidecar"])
             .args([metadata.as_path(), folder])
             .stdin(Stdio::piped())
@@ -78,7 +95,8 @@ impl VersityGw {
             assert!(!gone, "versitygw ended: {}", fs::read_to_string(&log).unwrap_or_default());
             std::thread::yield_now();
         };
-        Self { shell, server, address, keys: (keys.0.into(), keys.1.into()), _beside: beside }
+        let keys = (keys.0.into(), keys.1.into());
+        Self { shell, server, address, has_tls: certificate.is_some(), keys, _beside: beside }
     }
 
     /// Makes an empty bucket.
@@ -100,10 +118,10 @@ impl VersityGw {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// `http://127.0.0.1:PORT`.
+    /// `http://127.0.0.1:PORT`, or `https`.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http{}://{}", if self.has_tls { "s" } else { "" }, self.address)
     }
 
     /// Address it listens on.

@@ -1,16 +1,16 @@
 #!/bin/bash
 # build.sh [kwok|built]: build everything the test cluster runs and print the folder that holds it. A no-op if it is already there.
 #   kube     etcd + the Kubernetes components in one binary (one link instead of seven), with a symlink for each name
-#   coredns  CoreDNS with the plugins we need       helm   the client that users install the chart with
+#   coredns  CoreDNS with the plugins we need       helm   the client that users install the chart with (tools/helm.sh)
 #   kwok     only if asked for: fake nodes by the thousand
 # With `built` nothing is built: it only says whether everything is there.
 # The folder's name is the hash of what goes in, so it can be cached and never goes stale.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
 export HOME="${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}" PATH=$PATH:/usr/local/go/bin
-K8S=v1.36.3 HELM=v4.2.4 KWOK=v0.8.0
-KEY=$(cat build.sh go.mod go.sum main.go dns/go.mod dns/go.sum dns/main.go | sha256sum | cut -c1-16)
-OUT=${FEEDMILL_CACHE:-$HOME/.cache/feedmill}/cluster-$KEY
+K8S=v1.36.3 KWOK=v0.8.0
+KEY=$(cat build.sh ../../tools/helm.sh go.mod go.sum main.go dns/go.mod dns/go.sum dns/main.go | sha256sum | cut -c1-16)
+OUT=${FEEDMILL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/feedmill}/cluster-$KEY
 finished() { [ -e "$OUT/done" ] && { [ "${1:-}" != kwok ] || [ -x "$OUT/kwok" ]; }; }
 if [ "${1:-}" = built ]; then finished; exit; fi
 if finished "$@"; then echo "$OUT"; exit; fi
@@ -37,8 +37,8 @@ nice go build -tags notest,grpcnotrace -ldflags "$LD" -o "$OUT/kube" . >&2
 for n in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl; do ln -sf kube "$OUT/$n"; done
 say "coredns"
 (cd dns && CGO_ENABLED=0 nice go build -ldflags "-s -w" -o "$OUT/coredns" . >&2)
-say "helm $HELM"
-install -ldflags "-s -w -X helm.sh/helm/v4/internal/version.version=$HELM" helm.sh/helm/v4/cmd/helm@$HELM
+say "helm"
+ln -sf "$(../../tools/helm.sh --own)" "$OUT/helm"
 touch "$OUT/done"
 say "$(du -sh "$OUT" | cut -f1) in $OUT"
 echo "$OUT"

@@ -13,6 +13,8 @@ s3=172.30.0.254:9000
 reference=172.30.0.254:8470                                   # a worker of this machine, which no cluster knows
 system=feedmill-system
 team=team
+# Before a command: it has the cluster's names.
+resolve=(unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; shift; exec "$@"' - "$work/resolv.conf")
 
 k() { kubectl -n "$team" "$@"; }
 say() { printf '%s\n' "$*"; }
@@ -41,18 +43,24 @@ serving_elsewhere() { # PIPELINE WORKERS NODE: so many are available, and none o
 get() { k get dpl "$1" -o "jsonpath=$2"; }
 condition() { get "$1" "{.status.conditions[?(@.type==\"$2\")].$3}"; }
 is() { [ "$(condition "$1" "$2" "${4:-status}")" = "$3" ]; }
+told() { until_ok 60 "$2 of $1 to say $3" is "$@"; }             # PIPELINE CONDITION VALUE [FIELD]; a status is written some seconds after what it tells
 ready_is() { [ "$(get "$1" '{.status.readyReplicas}/{.status.replicas}/{.status.desiredReplicas}')" = "$2/$2/$2" ]; }
+# What stays: neither on its way out nor ended.
 live() { k get pods -l "feedmill.dev/pipeline=$1" -o json | python3 -c '
 import json, sys
 for pod in json.load(sys.stdin)["items"]:
-    if "deletionTimestamp" not in pod["metadata"]:
-        print(pod["metadata"]["name"], pod["metadata"]["uid"], pod["spec"].get("nodeName", "-"), pod["status"].get("podIP", "-"))'; }
+    if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") not in ("Failed", "Succeeded"):
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
+        print(pod["metadata"]["name"], pod["metadata"]["uid"], pod["spec"].get("nodeName", "-"), pod["status"].get("podIP", "-"), "ready" if ready else "-")'; }
+serving() { local out; out=$(live "$1") && [ "$(awk '{print $5}' <<<"$out" | sort | uniq -c | xargs)" = "$2 ready" ]; }   # PIPELINE WORKERS: so many stay, and all are ready
 spread() { live "$1" | awk '{count[$3]++} END {for (node in count) print node "=" count[node]}' | sort | xargs; }
 addresses() { live "$1" | awk '{print $4}'; }
 uids() { live "$1" | awk '{print $2}' | sort; }
 both() { comm -12 <(echo "$1") <(echo "$2") | wc -l; }   # so many lines of two sorted lists are the same
 whole() { # PIPELINE WORKERS [SECONDS]: as many serve as are wanted, and nothing is on its way
-    until_ok "${3:-120}" "$2 workers of $1" ready_is "$1" "$2"
+    # The pods first: a status may be some seconds old, and from before what was just taken away.
+    until_ok "${3:-120}" "$2 workers of $1 that serve" serving "$1" "$2"
+    until_ok 60 "$2 workers of $1 in its status" ready_is "$1" "$2"
     until_ok 60 "$1 to be Ready" is "$1" Ready True
     until_ok 60 "$1 to settle" is "$1" Progressing False
 }
@@ -61,10 +69,9 @@ sized() { k scale "dpl/$1" --replicas="$2" >/dev/null; whole "$1" "$2"; }
 # A training outside of the cluster, which finds its workers by the cluster's DNS. It pulls until it is told to stop; every position
 # must have come once, with the hashes that a worker without any cluster gives.
 pull() { # PIPELINE [MILLISECONDS of a step]
-    printf 'nameserver 172.30.0.1\noptions timeout:1\n' >"$work/resolv.conf"
-    rm -f "$work/pull.in"; mkfifo "$work/pull.in"
-    unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; exec "$2" --until-stdin-closes --steps 100000 --step-ms "$4" --ranks 4 --micro-batch 2 "$3"' \
-        - "$work/resolv.conf" "$ranks" "http://$1.$team.svc.cluster.local:8470" "${2:-200}" <"$work/pull.in" >"$work/pull.out" 2>"$work/pull.err" &
+    rm -f "$work"/pull.{in,out,err}; mkfifo "$work/pull.in"
+    "${resolve[@]}" "$ranks" --until-stdin-closes --steps 100000 --step-ms "${2:-200}" --ranks 4 --micro-batch 2 \
+        "http://$1.$team.svc.cluster.local:8470" <"$work/pull.in" >"$work/pull.out" 2>"$work/pull.err" &
     echo $! >"$work/pull.pid"
     exec 8>"$work/pull.in"
     until_ok 60 "the first step of the ranks" test -s "$work/pull.out"
@@ -76,12 +83,20 @@ pulled() { # they have had no error, and are asked to end
     rm -f "$work/pull.pid"
     tail -1 "$work/pull.out" | grep '"samples_a_second"' >/dev/null || { say "the ranks had an error: $(cat "$work/pull.err")"; return 1; }
     steps=$(($(wc -l <"$work/pull.out") - 1))
-    "$ranks" --steps $steps --step-ms 0 --ranks 4 --micro-batch 2 "http://$reference" >"$work/reference.out"
-    # The chain after the last step is over all samples.
-    same "$(tail -1 "$work/pull.out" | field chain)" "$(tail -1 "$work/reference.out" | field chain)" "chain of hashes"
+    same_chain "$steps" "$(tail -1 "$work/pull.out" | field chain)"
     say "ranks: $(tail -1 "$work/pull.out" | field positions) positions in $steps steps without an error, longest wait $(tail -1 "$work/pull.out" | field longest_wait_seconds) s, $(tail -1 "$work/pull.out" | field moved) batches by another worker"
 }
+same_chain() { # STEPS CHAIN: the last line's chain is over all samples, and what a worker without a cluster gives
+    "$ranks" --steps "$1" --step-ms 0 --ranks 4 --micro-batch 2 "http://$reference" >"$work/reference.out"
+    same "$2" "$(tail -1 "$work/reference.out" | field chain)" "chain of hashes"
+}
 field() { python3 -c 'import json, sys; value = json.load(sys.stdin)[sys.argv[1]]; print(round(value, 2) if isinstance(value, float) else value)' "$1"; }
+
+code() { curl -sk -o /dev/null -w '%{http_code}' "$@"; }       # URL [ARGUMENTS of curl]: how it is answered
+secret() { # NAME [KEY]: a Secret with keys of S3, as it is applied
+    local key=${2:-e2e}
+    k create secret generic "$1" --from-literal=access-key-id="$key" --from-literal=secret-access-key="$key-secret" --dry-run=client -o yaml
+}
 
 # Hashes of positions, from any worker.
 hashes() { # ADDRESS RANGE
@@ -118,6 +133,8 @@ program() { case $1 in ranks) echo "$ranks";; *) echo "$programs/feedmill-$1";; 
 
 prepare() {
     local name
+    export AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret
+    printf 'nameserver 172.30.0.1\noptions timeout:1\n' >"$work/resolv.conf"
     mkdir -p "$work/s3"
     cp -r "$root/examples/quickstart/bucket" "$work/s3/quickstart"
     mkdir -p "$work/users" "$work/metadata"
@@ -126,7 +143,7 @@ prepare() {
     echo $! >"$work/s3.pid"
     pipeline fleet | sed "s/, credentialsSecretRef: {name: s3-keys}//; s/s3.$team.svc:9000/$s3/" >"$work/local.yaml"
     mkdir "$work/manifests"
-    AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret RUST_LOG=warn "$programs/feedmill-worker" --pipeline "$work/local.yaml" --cache-dir "$work/manifests" \
+    RUST_LOG=warn "$programs/feedmill-worker" --pipeline "$work/local.yaml" --cache-dir "$work/manifests" \
         --listen $reference --insecure-no-token >"$work/reference.log" 2>&1 &
     echo $! >"$work/reference.pid"
     for name in worker operator ranks; do
@@ -152,10 +169,10 @@ addressType: IPv4
 endpoints: [{addresses: ["${s3%:*}"]}]
 ports: [{name: http, port: 9000}]
 Y
-    k create secret generic s3-keys --from-literal=access-key-id=e2e --from-literal=secret-access-key=e2e-secret --dry-run=client -o yaml | k apply -f - >/dev/null
+    secret s3-keys | k apply -f - >/dev/null
 }
 local_hashes() { # what stands at the first 128 positions, without any worker; of the first epoch once `read` has run
-    [ -s "$work/local" ] || AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret bash -c 'for start in 0 32 64 96; do "$0" get "$1" $start-$((start + 32)); done' "$programs/feedmill" "$work/local.yaml" |
+    [ -s "$work/local" ] || bash -c 'for start in 0 32 64 96; do "$0" get "$1" $start-$((start + 32)); done' "$programs/feedmill" "$work/local.yaml" |
         awk '$1 ~ /^[0-9]+$/ {print $1, $7}' >"$work/local"
     sed -n "$1,$2p" "$work/local"
 }
@@ -191,18 +208,28 @@ finish() {
 }
 trap finish EXIT
 
+ended() { # from outside: what hangs tells how far it has come
+    trap - TERM
+    kill "$running" 2>/dev/null || true
+    say "ENDED from outside in $scenario, after $(seconds "$t") s"
+    sed 's/^/    /' "$work/out"
+    dump
+    exit 143
+}
 passed=0
 begun=$(date +%s%N)
 prepare
+trap ended TERM
 chosen=$*
 [ "$chosen" != --usual ] || chosen=$usual
 for scenario in ${chosen:-$all}; do
     t=$(date +%s%N)
-    # In a shell of its own, which its first failing line ends; not as a condition, where no line would.
-    set +e
-    (set -e; "s_$scenario") >"$work/out" 2>&1
-    code=$?
-    set -e
+    # In a shell of its own, which its first failing line ends, and names; not as a condition, where no line would. In the background, so
+    # that it can be ended from outside.
+    (set -eE; trap 'say "${BASH_SOURCE[0]##*/}:$LINENO: $BASH_COMMAND" >&2' ERR; "s_$scenario") >"$work/out" 2>&1 &
+    running=$!
+    code=0
+    wait $running || code=$?
     if [ $code -ne 0 ]; then
         say "FAILED $scenario after $(seconds "$t") s"
         sed 's/^/    /' "$work/out"

@@ -14,13 +14,13 @@ s_leader() { # the leading operator freezes: another acts within 20 s, no worker
     [ "$took" -le 20 ] || { say "that is more than 20 s"; "$here/cluster" thaw "$leader" $system; return 1; }
     "$here/cluster" thaw "$leader" $system
     until_ok 60 "the former leader to give up" answers 1 kubectl -n $system get pod "$leader" -o 'jsonpath={.status.containerStatuses[0].restartCount}'
-    [ "$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')" != "$leader" ]
+    [ "$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')" != "$leader" ] || { say "$leader leads again"; return 1; }
     until_ok 60 "3 workers" ready_is fleet 3
     same "$(both "$before" "$(uids fleet)")" 2 "workers that stayed"
 }
 
 s_operator_down() { # no operator for a while: workers serve on, those that die are replaced; it catches up afterwards
-    local gone
+    local gone steps
     sized fleet 2
     kubectl -n $system scale deploy feedmill --replicas=0 >/dev/null
     until_ok 60 "no operator" nothing kubectl -n $system get pods -l app.kubernetes.io/name=feedmill-operator -o name
@@ -29,7 +29,9 @@ s_operator_down() { # no operator for a while: workers serve on, those that die 
     read -r gone _ < <(live fleet)
     k delete pod "$gone" --wait=false >/dev/null
     until_ok 60 "2 workers, by the Deployment alone" answers 2 k get deploy fleet-worker -o 'jsonpath={.status.readyReplicas}'
-    sleep 30
+    steps=$(wc -l <"$work/pull.out")
+    went_on() { [ "$(wc -l <"$work/pull.out")" -ge $((steps + 100)) ]; }
+    until_ok 90 "100 more steps of the ranks" went_on
     same "$(k get deploy fleet-worker -o 'jsonpath={.spec.replicas}')" 2 "nobody acts"
     kubectl -n $system scale deploy feedmill --replicas=2 >/dev/null
     whole fleet 3
@@ -37,20 +39,20 @@ s_operator_down() { # no operator for a while: workers serve on, those that die 
 }
 
 s_api_server() { # the API server is gone for some seconds, then for longer than a lease lasts: no worker is touched, and the next change is made
-    local before t seconds
+    local before t away workers
     sized fleet 2
     before=$(uids fleet)
     pull fleet
-    for seconds in 3 20; do
+    while read -r away workers; do
         "$here/cluster" kill kube-apiserver
-        sleep $seconds
+        sleep "$away"
         "$here/cluster" start kube-apiserver
         until_ok 60 "the API server" kubectl get --raw /readyz
         t=$(date +%s%N)
-        until_ok 30 "the scale to be written" k scale dpl/fleet --replicas=$((seconds == 3 ? 3 : 2))
-        until_ok 60 "the next change after $seconds s" wanted_is fleet $((seconds == 3 ? 3 : 2))
-        say "$seconds s without an API server: the next change was made $(seconds "$t") s after it was back"
-    done
+        until_ok 30 "the scale to be written" k scale dpl/fleet --replicas="$workers"
+        until_ok 60 "the next change after $away s" wanted_is fleet "$workers"
+        say "$away s without an API server: the next change was made $(seconds "$t") s after it was back"
+    done <<<$'3 3\n20 2'
     whole fleet 2
     same "$(both "$before" "$(uids fleet)")" 2 "workers that stayed"
     pulled
@@ -64,7 +66,7 @@ memory_of() { # POD
 }
 
 s_out_of_memory() { # a worker is killed for its memory: told, started again, and the ranks go on
-    local pod folder node address
+    local pod folder node address asks
     sized fleet 2
     pull fleet
     read -r pod _ node address < <(live fleet)
@@ -72,8 +74,9 @@ s_out_of_memory() { # a worker is killed for its memory: told, started again, an
     # What it has, and a little more: the next pictures do not fit.
     echo $(($(cat "$folder/memory.usage_in_bytes") + (1 << 20))) >"$folder/memory.limit_in_bytes"
     (for start in 300 364 428 492 556; do curl -s -m 20 -o /dev/null "http://$address:8470/v1/streams/train/batches/$start-$((start + 64))" || true; done) &
+    asks=$!
     until_ok 60 "the kill" answers 1 k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].restartCount}'
-    wait
+    wait "$asks"
     same "$(k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].lastState.terminated.reason}')" OOMKilled
     whole fleet 2
     k get events --field-selector involvedObject.kind=DataPipeline,reason=OutOfMemory -o 'jsonpath={.items[*].message}' | grep memory >/dev/null
@@ -97,6 +100,8 @@ s_evicted() { # one is evicted, another fills its disk: both are replaced, and w
     say "$(k get pod "$pod" -o 'jsonpath={.status.message}')"
     whole fleet 2
     pulled
+    # Nobody takes it away.
+    k delete pod "$pod" >/dev/null
 }
 
 spread_again() { # PIPELINE: a worker is moved to the node that has none
@@ -104,14 +109,13 @@ spread_again() { # PIPELINE: a worker is moved to the node that has none
     stands_on() { [ "$(spread "$1")" = "n1=1 n2=1 n3=1" ]; }
     until_ok 180 "the workers to be spread again" stands_on "$1"
     whole "$1" 3
-    is "$1" SpreadSatisfied True
+    told "$1" SpreadSatisfied True
     say "spread again after $(seconds "$t") s"
 }
 
 s_drained() { # a node is drained under the disruption budget, and comes back
     local t
-    k scale dpl/fleet --replicas=3 >/dev/null
-    whole fleet 3
+    sized fleet 3
     pull fleet
     t=$(date +%s%N)
     kubectl drain n1 --ignore-daemonsets --delete-emptydir-data --timeout=120s >/dev/null 2>&1 || { say "the drain did not end"; return 1; }
@@ -119,52 +123,37 @@ s_drained() { # a node is drained under the disruption budget, and comes back
     whole fleet 3
     [[ "$(spread fleet)" != *n1=* ]] || { say "$(spread fleet)"; return 1; }
     # A node that takes none counts for nothing.
-    until_ok 60 "the spread to be fine" is fleet SpreadSatisfied True
+    told fleet SpreadSatisfied True
     kubectl uncordon n1 >/dev/null
     spread_again fleet
     pulled
 }
 
-s_node_dies() { # a node loses power: its workers are made elsewhere, ranks have no error, and the rest of them goes when it is back
-    local t
+lost() { # AWAY BACK NODE: its workers are made elsewhere, ranks have no error, and the rest of them goes when it is back
+    local t node=$3
     k scale dpl/fleet --replicas=3 >/dev/null
     spread_again fleet
     pull fleet
     t=$(date +%s%N)
-    "$here/cluster" kill n2
-    until_ok 60 "n2 to be NotReady" node_is n2 Unknown
+    "$here/cluster" "$1" "$node"
+    until_ok 60 "$node to be NotReady" node_is "$node" Unknown
     say "NotReady after $(seconds "$t") s"
-    until_ok 120 "3 workers elsewhere" serving_elsewhere fleet 3 n2
+    until_ok 120 "3 workers elsewhere" serving_elsewhere fleet 3 "$node"
     until_ok 60 "Ready" ready_is fleet 3
     say "3 workers serve after $(seconds "$t") s: $(spread fleet)"
-    "$here/cluster" start n2
-    until_ok 60 "n2 to be Ready" node_is n2 True
-    until_ok 90 "the dead ones to be gone" count_is 3 pods -l feedmill.dev/pipeline=fleet
+    "$here/cluster" "$2" "$node"
+    until_ok 60 "$node to be Ready" node_is "$node" True
+    until_ok 120 "those that stood there to be gone" count_is 3 pods -l feedmill.dev/pipeline=fleet
     spread_again fleet
     pulled
 }
-
-s_partitioned() { # a node is cut off and comes back: replaced meanwhile, and not twice there afterwards
-    local t
-    k scale dpl/fleet --replicas=3 >/dev/null
-    spread_again fleet
-    pull fleet
-    t=$(date +%s%N)
-    "$here/cluster" partition n3
-    until_ok 60 "n3 to be NotReady" node_is n3 Unknown
-    until_ok 120 "3 workers elsewhere" serving_elsewhere fleet 3 n3
-    say "3 workers serve after $(seconds "$t") s: $(spread fleet)"
-    "$here/cluster" heal n3
-    until_ok 60 "n3 to be Ready" node_is n3 True
-    until_ok 120 "the cut-off ones to be gone" count_is 3 pods -l feedmill.dev/pipeline=fleet
-    spread_again fleet
-    pulled
-}
+s_node_dies() { lost kill start n2; }         # a node loses power
+s_partitioned() { lost partition heal n3; }   # a node is cut off; its workers run on there meanwhile, and not twice afterwards
 
 s_namespace() { # a namespace is deleted in the middle of a rollout: it goes, and nothing is tried again and again
     local t errors
     kubectl create namespace gone >/dev/null
-    kubectl -n gone create secret generic s3-keys --from-literal=access-key-id=e2e --from-literal=secret-access-key=e2e-secret >/dev/null
+    team=gone secret s3-keys | kubectl create -f - >/dev/null
     pipeline going "  replicas: 2
   drainSeconds: 5" | sed "s/namespace: $team/namespace: gone/" | kubectl apply -f - >/dev/null
     kubectl -n gone wait --for=condition=Ready dpl/going --timeout=120s >/dev/null

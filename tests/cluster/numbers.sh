@@ -3,19 +3,16 @@
 s_nic() { # the wall of one network card: workers packed on a node against spread over three; bytes as they are against fp32 tensors
     local rate=${NIC:-200mbit} node place steps=${STEPS:-60}
     for node in n1 n2 n3; do "$here/cluster" nic $node "$rate"; done
-    printf 'nameserver 172.30.0.1\n' >"$work/resolv.conf"
     for place in packed spread; do
         pipeline $place "  replicas: 3
 $([ $place = spread ] || echo '  placement: {nodeSelector: {kubernetes.io/hostname: n1}}')" | sed 's/sharedMemory: 128Mi/sharedMemory: 512Mi/' | kubectl apply -f - >/dev/null
         k wait --for=condition=Ready dpl/$place --timeout=180s >/dev/null
         # Ranks that compute nothing want all that the network gives.
-        unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; shift; exec "$@"' - "$work/resolv.conf" \
-            "$ranks" --steps "$steps" --step-ms 0 --ranks 4 --micro-batch 4 --window 8 "http://$place.$team.svc.cluster.local:8470" >"$work/nic-$place.out"
+        "${resolve[@]}" "$ranks" --steps "$steps" --step-ms 0 --ranks 4 --micro-batch 4 --window 8 "http://$place.$team.svc.cluster.local:8470" >"$work/nic-$place.out"
         tail -1 "$work/nic-$place.out" >"$work/nic-$place.json"
         say "$place ($(spread $place)): $(field samples_a_second <"$work/nic-$place.json") samples/s, $(field bytes <"$work/nic-$place.json") bytes in $(field seconds <"$work/nic-$place.json") s"
         # The same ranks with a step that leaves the network of one node just too little time.
-        unshare -m bash -c 'mount --bind "$1" /etc/resolv.conf; shift; exec "$@"' - "$work/resolv.conf" \
-            "$ranks" --steps "$steps" --step-ms "${STEP_MS:-300}" --ranks 4 --micro-batch 4 --window 8 "http://$place.$team.svc.cluster.local:8470" >"$work/nic-$place.out"
+        "${resolve[@]}" "$ranks" --steps "$steps" --step-ms "${STEP_MS:-300}" --ranks 4 --micro-batch 4 --window 8 "http://$place.$team.svc.cluster.local:8470" >"$work/nic-$place.out"
         say "$place, steps of ${STEP_MS:-300} ms: waits $(tail -1 "$work/nic-$place.out" | field wait_ratio) of its time, $(tail -1 "$work/nic-$place.out" | field samples_a_second) samples/s"
     done
     local address layout count

@@ -128,6 +128,7 @@ impl Machinery {
             endpoint: settings.s3_endpoint.clone().or_else(|| pipeline.s3.endpoint.clone()),
             force_path_style: pipeline.s3.force_path_style || settings.s3_endpoint.is_some(),
             connect_to: None,
+            ca_file: settings.s3_ca_file.clone(),
             credentials: match &settings.s3_credentials {
                 Some(folder) => CredentialsSource::Folder(folder.clone()),
                 None => CredentialsSource::DefaultChain,

@@ -30,7 +30,7 @@ fn differs(folder: &Path, name: &str, digest: PlanDigest) -> Option<String> {
     (expected != digest.to_string()).then(|| {
         format!(
             "unready because stream {name} has plan {digest} here and the fleet serves {expected}: a manifest or the processor's \
-             files were overwritten; restore them, or suspend the pipeline until no worker is left and resume it, to go on by the new plan"
+             files were overwritten; restore them and start this worker again, or suspend the pipeline until no worker is left and resume it, to go on by the new plan"
         )
     })
 }

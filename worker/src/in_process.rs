@@ -45,6 +45,7 @@ impl Options {
             cache_dir: self.cache_dir.unwrap_or_else(std::env::temp_dir),
             s3_endpoint: self.s3_endpoint,
             s3_credentials: self.s3_credentials_dir,
+            s3_ca_file: None,
             plan_dir: None,
             drain: Duration::ZERO,
             exit_with_stdin: false,

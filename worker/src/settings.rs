@@ -46,6 +46,9 @@ pub struct WorkerArgs {
     /// Folder with access-key-id, secret-access-key and perhaps session-token
     #[arg(long, value_name = "FOLDER")]
     pub s3_credentials_dir: Option<PathBuf>,
+    /// Certificates of the authorities that S3 servers are signed by, PEM [default: $AWS_CA_BUNDLE, then the system's]
+    #[arg(long, value_name = "FILE")]
+    pub s3_ca_file: Option<PathBuf>,
     /// Folder with a file for each stream that holds the plan digest to serve by; with another plan the worker stays unready
     #[arg(long, value_name = "FOLDER")]
     pub plan_dir: Option<PathBuf>,
@@ -74,6 +77,8 @@ pub struct Settings {
     pub s3_endpoint: Option<String>,
     /// Folder with S3 keys.
     pub s3_credentials: Option<PathBuf>,
+    /// Certificates of the authorities that S3 servers are signed by.
+    pub s3_ca_file: Option<PathBuf>,
     /// Folder with the plan to serve by.
     pub plan_dir: Option<PathBuf>,
     /// How long requests may still run after SIGTERM.
@@ -170,6 +175,7 @@ impl Settings {
             cache_dir,
             s3_endpoint: args.s3_endpoint.clone(),
             s3_credentials: args.s3_credentials_dir.clone(),
+            s3_ca_file: args.s3_ca_file.clone(),
             plan_dir: args.plan_dir.clone(),
             drain: Duration::from_secs(args.drain_seconds),
             exit_with_stdin: args.exit_with_stdin,

@@ -14,14 +14,13 @@ use feedmill_benches::dataset::{Dataset, PipelineText};
 use feedmill_benches::figures::{load, now, print_line, rounded};
 use feedmill_benches::process::{Worker, resident, worker_program};
 use feedmill_benches::{http2, photos, roles};
+use feedmill_protocol::pipeline::PROGRAM_BYTES;
 use futures_util::future::try_join_all;
 use serde_json::json;
 
 const SIDE: usize = 8000;
 /// Records, each with a file of its own.
 const FILES: u64 = 64;
-/// What the promise allows beside the budgets.
-const OVERHEAD: u64 = 300_000_000;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Small, so that the streams of one connection never block each other.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -113,13 +112,13 @@ fn main() -> anyhow::Result<ExitCode> {
     let after = worker.metrics()?;
     let read = |name: &str| after.get(&format!("feedmill_worker_{name}")).copied().unwrap_or(0.0);
     let together = peaks.together.load(Relaxed);
-    let kept = together <= budgets + OVERHEAD;
+    let kept = together <= budgets + PROGRAM_BYTES;
     let megabytes = |bytes: u64| rounded(bytes as f64 / 1e6);
     let figures = json!({
         "files": FILES, "different_pictures": arguments.pictures, "side": SIDE, "file_kib": file_bytes / 1024,
         "ranges_at_once": arguments.ranges, "samples_a_range": arguments.samples, "threads": arguments.threads,
         "answered_mb": megabytes(bytes as u64), "seconds": rounded(seconds),
-        "budgets_mb": megabytes(budgets), "limit_mb": megabytes(budgets + OVERHEAD),
+        "budgets_mb": megabytes(budgets), "limit_mb": megabytes(budgets + PROGRAM_BYTES),
         "before_mb": megabytes(private_before + shared_before),
         "peak_private_mb": megabytes(peaks.private.load(Relaxed)),
         "peak_shared_mb": megabytes(peaks.shared.load(Relaxed)),

@@ -26,6 +26,15 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end -}}
 {{- end }}
 
+{{- /* Secrets for the registry, of a pod. */}}
+{{- define "feedmill.pull" -}}
+{{- with .Values.global.imagePullSecrets -}}
+imagePullSecrets: {{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* What the operator may do where its pipelines are. */}}
 {{- define "feedmill.rules" -}}
 - apiGroups: [feedmill.dev]

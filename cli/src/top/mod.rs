@@ -13,7 +13,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use crate::args::TopArguments;
+use crate::clock;
 use crate::output;
+use crate::table::printable;
 use kubectl::Kubectl;
 use reading::{List, Pipeline, Reading, Worker};
 
@@ -32,20 +34,36 @@ pub async fn run(arguments: &TopArguments) -> anyhow::Result<()> {
         let reading = read(&kubectl, arguments).await?;
         return output::print(&format!("{}\n", serde_json::to_string_pretty(&reading)?));
     }
-    let live = std::io::stdout().is_terminal();
-    let mut before: Option<Reading> = None;
+    let every = Duration::from_secs(arguments.every);
+    let reading = read(&kubectl, arguments).await?;
+    let mut shown = text::table(&reading, None, every);
+    if !std::io::stdout().is_terminal() {
+        return output::print(&shown);
+    }
+    let mut before = (clock::now(), reading);
+    let mut failed = String::new();
+    // One for all turns: what comes while kubectl runs ends it as well.
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::pin!(interrupted);
     loop {
-        let reading = read(&kubectl, arguments).await?;
-        let shown = text::table(&reading, before.as_ref(), Duration::from_secs(arguments.every));
-        if !live {
-            return output::print(&shown);
-        }
         // Home, the table, and away with what is below it: nothing flickers.
-        output::print(&format!("\x1b[H\x1b[2J{shown}"))?;
-        before = Some(reading);
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(arguments.every)) => {}
-            _ = tokio::signal::ctrl_c() => return Ok(()),
+        output::print(&format!("\x1b[H\x1b[2J{shown}{failed}"))?;
+        let next = async {
+            tokio::time::sleep(every).await;
+            read(&kubectl, arguments).await
+        };
+        let read = tokio::select! {
+            read = next => read,
+            _ = &mut interrupted => return Ok(()),
+        };
+        match read {
+            Ok(reading) => {
+                let now = clock::now();
+                shown = text::table(&reading, Some(&before.1), now.duration_since(before.0));
+                (before, failed) = ((now, reading), String::new());
+            }
+            // What was seen last stays, with why it is no newer; the next one may be answered.
+            Err(error) => failed = format!("\nnot read again: {}\n", printable(&format!("{error:#}"))),
         }
     }
 }

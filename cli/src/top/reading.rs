@@ -1,8 +1,6 @@
 //! Takes objects as the cluster stores them, gives what is shown of them.
 
-use std::collections::BTreeMap;
-
-use feedmill_protocol::report::{WorkerState, WorkerStatus};
+use feedmill_protocol::report::{KeptReport, WorkerState, WorkerStatus, newest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -47,7 +45,7 @@ pub struct Pipeline {
     pub queue_fill_percent: Option<i64>,
     /// Workers; only where one pipeline was asked for.
     pub workers: Vec<Worker>,
-    /// Reports of ranks, by run and rank; only where one pipeline was asked for.
+    /// Reports of ranks, by run, stream and rank; only where one pipeline was asked for.
     pub reports: Vec<Rank>,
 }
 
@@ -69,12 +67,14 @@ pub struct Worker {
 pub struct Rank {
     /// The training.
     pub run: String,
+    /// The stream.
+    pub stream: String,
     /// The rank.
     pub rank: u32,
     /// Of so many.
     pub size: u32,
     /// The share of its time that it waited, in thousandths.
-    pub wait_permille: Option<u64>,
+    pub wait_permille: Option<u32>,
     /// Batches in hand.
     pub ready: u32,
     /// Batches it wants in hand.
@@ -116,37 +116,30 @@ impl Pipeline {
         }
     }
 
-    /// The same with its workers, and of each rank the newest report that any of them has.
+    /// The same with its workers, and of each rank the newest report that any of them has of each stream.
     pub fn with_workers(mut self, workers: Vec<Worker>) -> Self {
-        let mut newest = BTreeMap::new();
-        let kept =
+        let reports =
             workers.iter().filter_map(|worker| worker.status.as_ref()).flat_map(|status| &status.reports);
-        for report in kept {
-            let place = newest.entry((report.report.run.as_str(), report.report.rank)).or_insert(report);
-            if place.report.sequence < report.report.sequence {
-                *place = report;
-            }
-        }
-        let rank = |kept: &feedmill_protocol::report::KeptReport| {
-            let report = &kept.report;
-            Rank {
-                run: report.run.clone(),
-                rank: report.rank,
-                size: report.size,
-                wait_permille: report
-                    .wait_ms
-                    .min(report.step_ms)
-                    .saturating_mul(1000)
-                    .checked_div(report.step_ms),
-                ready: report.ready,
-                target: report.target,
-                consumed: report.consumed,
-                age_ms: kept.age_ms,
-            }
-        };
-        self.reports = newest.into_values().map(rank).collect();
+        self.reports = newest(reports).into_values().map(Rank::of).collect();
         self.workers = workers;
         self
+    }
+}
+
+impl Rank {
+    fn of(kept: &KeptReport) -> Self {
+        let report = &kept.report;
+        Self {
+            run: report.run.clone(),
+            stream: report.stream.clone(),
+            rank: report.rank,
+            size: report.size,
+            wait_permille: report.wait_permille(),
+            ready: report.ready,
+            target: report.target,
+            consumed: report.consumed,
+            age_ms: kept.age_ms,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::reading::{Pipeline, Rank, Reading, Worker};
 use crate::table::{align, bytes, count, printable};
 
-/// The table of a reading; rates come from the reading before, which was made so long ago.
+/// The table of a reading; rates come from the reading before, which was made so long before it.
 pub fn table(reading: &Reading, before: Option<&Reading>, ago: Duration) -> String {
     let mut text = pipelines(&reading.pipelines);
     if let [pipeline] = reading.pipelines.as_slice()
@@ -86,12 +86,13 @@ fn workers(workers: &[Worker], before: &[Worker], ago: Duration) -> String {
 }
 
 fn ranks(ranks: &[Rank]) -> String {
-    let mut rows = vec![row(&["RUN", "RANK", "WAIT", "IN HAND", "CONSUMED", "REPORTED"])];
+    let mut rows = vec![row(&["RUN", "STREAM", "RANK", "WAIT", "IN HAND", "CONSUMED", "REPORTED"])];
     rows.extend(ranks.iter().map(|rank| {
         row(&[
             &rank.run,
+            &rank.stream,
             &format!("{}/{}", rank.rank, rank.size),
-            &share(rank.wait_permille.and_then(|permille| i64::try_from(permille).ok())),
+            &share(rank.wait_permille.map(i64::from)),
             &format!("{}/{}", rank.ready, rank.target),
             &count(rank.consumed),
             &format!("{} s ago", rank.age_ms / 1000),

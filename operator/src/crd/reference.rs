@@ -12,8 +12,13 @@ const HEAD: &str = "# Every field of a DataPipeline\n\n\
     | field | type | default | bounds | meaning |\n|---|---|---|---|---|\n";
 
 /// Types of Kubernetes, which its own documentation lists.
-const KUBERNETES: [&str; 4] =
-    [".placement.tolerations[]", ".networkPolicy.trainers[]", ".worker.env[]", ".worker.resources"];
+const KUBERNETES: [&str; 5] = [
+    ".podTemplate",
+    ".placement.tolerations[]",
+    ".networkPolicy.trainers[]",
+    ".worker.env[]",
+    ".worker.resources",
+];
 
 /// The page.
 #[must_use]

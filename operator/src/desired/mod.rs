@@ -22,7 +22,7 @@ use crate::template::Model;
 use crate::types::DataPipeline;
 use crate::validate::{Account, ValidatedPipeline, short_hash};
 
-pub use pod::{DOCUMENT_VOLUME, PLAN_FOLDER, template};
+pub use pod::{DOCUMENT_VOLUME, PLAN_VOLUME, template};
 
 /// Who manages the objects, as a label.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -38,6 +38,12 @@ pub const PLAN_INPUTS: &str = "feedmill.dev/plan-inputs";
 pub const WORKER: &str = "worker";
 /// Where workers listen.
 pub const PORT: i32 = feedmill_protocol::http::DEFAULT_PORT as i32;
+
+/// Whether a label or annotation is the operator's to write.
+#[must_use]
+pub fn is_ours(key: &str) -> bool {
+    key.starts_with("feedmill.dev/") || key.starts_with("app.kubernetes.io/")
+}
 
 /// What the operator was installed with.
 #[derive(Clone, Debug, PartialEq, Eq)]

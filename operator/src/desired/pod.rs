@@ -1,5 +1,6 @@
 //! The pods of workers.
 
+use feedmill_protocol::pipeline::spec::{BundleKind, BundleRef};
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
     HTTPGetAction, KeyToPath, Lifecycle, LifecycleHandler, LocalObjectReference, NodeAffinity, NodeSelector,
@@ -17,14 +18,17 @@ use crate::types::{GpuNodes, PlacementSpec, SpreadMode, WhenUnsatisfiable};
 use crate::validate::{Account, RESTART_AT, ValidatedPipeline};
 
 /// Where workers find the recorded plan.
-pub const PLAN_FOLDER: &str = "/etc/feedmill/plan";
+const PLAN_FOLDER: &str = "/etc/feedmill/plan";
 const DOCUMENT_FOLDER: &str = "/etc/feedmill/pipeline";
 const KEYS_FOLDER: &str = "/etc/feedmill/s3";
+const AUTHORITIES_FOLDER: &str = "/etc/feedmill/s3-ca";
 const TOKEN_FOLDER: &str = "/etc/feedmill/token";
 const TLS_FOLDER: &str = "/etc/feedmill/tls";
 const CACHE_FOLDER: &str = "/var/cache/feedmill";
 /// The volume with the document.
 pub const DOCUMENT_VOLUME: &str = "pipeline";
+/// The volume with the recorded plan.
+pub const PLAN_VOLUME: &str = "plan";
 
 /// How long a worker that is told to stop is still found by name, in seconds: DNS answers are kept for 5 s by usual servers.
 const UNLISTED_SECONDS: i64 = 5;
@@ -46,19 +50,21 @@ pub fn template(pipeline: &ValidatedPipeline, installation: &Installation) -> Po
     if let Some(value) = &worker.restart_at {
         annotations.insert(RESTART_AT.into(), value.clone());
     }
-    PodTemplateSpec {
+    let rendered = PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(pod_labels),
             annotations: Some(annotations),
             ..ObjectMeta::default()
         }),
         spec: Some(spec(pipeline, installation)),
-    }
+    };
+    pipeline.pod_template.over(rendered)
 }
 
 fn spec(pipeline: &ValidatedPipeline, installation: &Installation) -> PodSpec {
     let (worker, placement) = (&pipeline.worker, &pipeline.placement);
     let names = Names::of(&pipeline.key.name);
+    let volumes = volumes(pipeline);
     let secrets = if worker.image.is_some() { &worker.pull_secrets } else { &installation.pull_secrets };
     let references: Vec<LocalObjectReference> =
         secrets.iter().map(|name| LocalObjectReference { name: name.clone() }).collect();
@@ -88,13 +94,17 @@ fn spec(pipeline: &ValidatedPipeline, installation: &Installation) -> PodSpec {
             }),
             ..PodSecurityContext::default()
         }),
-        containers: vec![container(pipeline, installation)],
-        volumes: Some(volumes(pipeline, &names)),
+        containers: vec![container(pipeline, installation, &volumes)],
+        volumes: Some(volumes.into_iter().map(|(volume, _)| volume).collect()),
         ..PodSpec::default()
     }
 }
 
-fn container(pipeline: &ValidatedPipeline, installation: &Installation) -> Container {
+fn container(
+    pipeline: &ValidatedPipeline,
+    installation: &Installation,
+    volumes: &[(Volume, &'static str)],
+) -> Container {
     let worker = &pipeline.worker;
     let mut arguments = vec![
         format!("--pipeline={DOCUMENT_FOLDER}/pipeline.yaml"),
@@ -115,30 +125,18 @@ fn container(pipeline: &ValidatedPipeline, installation: &Installation) -> Conta
     if worker.credentials.is_some() {
         arguments.push(format!("--s3-credentials-dir={KEYS_FOLDER}"));
     }
+    if let Some(bundle) = &worker.authorities {
+        arguments.push(format!("--s3-ca-file={AUTHORITIES_FOLDER}/{}", bundle.key));
+    }
     let mut env = worker.env.clone();
     if !env.iter().any(|variable| variable.name == "TMPDIR") {
         // The root is read-only.
         env.push(EnvVar { name: "TMPDIR".into(), value: Some(CACHE_FOLDER.into()), ..EnvVar::default() });
     }
-    let read = |name: &str, folder: &str| VolumeMount {
-        name: name.into(),
-        mount_path: folder.into(),
-        read_only: Some(true),
-        ..VolumeMount::default()
-    };
-    let mut mounts = vec![read(DOCUMENT_VOLUME, DOCUMENT_FOLDER), read("plan", PLAN_FOLDER)];
-    if worker.credentials.is_some() {
-        mounts.push(read("s3", KEYS_FOLDER));
-    }
-    if worker.tokens.is_some() {
-        mounts.push(read("token", TOKEN_FOLDER));
-    }
-    if worker.certificate.is_some() {
-        mounts.push(read("tls", TLS_FOLDER));
-    }
-    mounts.push(VolumeMount {
-        name: "cache".into(),
-        mount_path: CACHE_FOLDER.into(),
+    let mounts = volumes.iter().map(|(volume, folder)| VolumeMount {
+        name: volume.name.clone(),
+        mount_path: (*folder).into(),
+        read_only: (*folder != CACHE_FOLDER).then_some(true),
         ..VolumeMount::default()
     });
     let answers = |path: &str, period: i32, failures: i32| Probe {
@@ -187,81 +185,87 @@ fn container(pipeline: &ValidatedPipeline, installation: &Installation) -> Conta
             capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Capabilities::default() }),
             ..SecurityContext::default()
         }),
-        volume_mounts: Some(mounts),
+        volume_mounts: Some(mounts.collect()),
         ..Container::default()
     }
 }
 
-fn volumes(pipeline: &ValidatedPipeline, names: &Names) -> Vec<Volume> {
-    let map = |volume: &str, name: &str, optional: bool| Volume {
-        name: volume.into(),
-        config_map: Some(ConfigMapVolumeSource {
-            name: name.into(),
-            optional: optional.then_some(true),
-            ..ConfigMapVolumeSource::default()
-        }),
-        ..Volume::default()
-    };
+/// What a worker finds in files: each volume, and the folder where it is.
+fn volumes(pipeline: &ValidatedPipeline) -> Vec<(Volume, &'static str)> {
+    let (worker, names) = (&pipeline.worker, Names::of(&pipeline.key.name));
     // The first workers start before a plan is agreed on.
     let document = document_name(&pipeline.key.name, &pipeline.document);
-    let mut volumes = vec![map(DOCUMENT_VOLUME, &document, false), map("plan", &names.plan, true)];
-    if let Some(secret) = &pipeline.worker.credentials {
+    let mut volumes = vec![
+        (of_map(DOCUMENT_VOLUME, &document, &[], false), DOCUMENT_FOLDER),
+        (of_map(PLAN_VOLUME, &names.plan, &[], true), PLAN_FOLDER),
+    ];
+    if let Some(secret) = &worker.credentials {
         let keys = |keys: &[&str], optional: bool| VolumeProjection {
             secret: Some(SecretProjection {
                 name: secret.clone(),
-                items: Some(
-                    keys.iter()
-                        .map(|key| KeyToPath {
-                            key: (*key).into(),
-                            path: (*key).into(),
-                            ..KeyToPath::default()
-                        })
-                        .collect(),
-                ),
+                items: items(keys),
                 optional: optional.then_some(true),
             }),
             ..VolumeProjection::default()
         };
-        volumes.push(Volume {
-            name: "s3".into(),
-            projected: Some(ProjectedVolumeSource {
-                sources: Some(vec![
-                    keys(&["access-key-id", "secret-access-key"], false),
-                    keys(&["session-token"], true),
-                ]),
-                ..ProjectedVolumeSource::default()
-            }),
-            ..Volume::default()
-        });
+        let sources =
+            vec![keys(&["access-key-id", "secret-access-key"], false), keys(&["session-token"], true)];
+        let projected = ProjectedVolumeSource { sources: Some(sources), ..ProjectedVolumeSource::default() };
+        volumes.push((
+            Volume { name: "s3".into(), projected: Some(projected), ..Volume::default() },
+            KEYS_FOLDER,
+        ));
     }
-    let secret = |volume: &str, secret: &str, keys: &[&str]| Volume {
+    if let Some(BundleRef { kind, name, key }) = &worker.authorities {
+        let bundle = match kind {
+            BundleKind::ConfigMap => of_map("s3-ca", name, &[key], false),
+            BundleKind::Secret => of_secret("s3-ca", name, &[key]),
+        };
+        volumes.push((bundle, AUTHORITIES_FOLDER));
+    }
+    if let Some(tokens) = &worker.tokens {
+        volumes.push((of_secret("token", tokens, &["token"]), TOKEN_FOLDER));
+    }
+    if let Some(certificate) = &worker.certificate {
+        volumes.push((of_secret("tls", certificate, &["tls.crt", "tls.key"]), TLS_FOLDER));
+    }
+    let room = EmptyDirVolumeSource {
+        size_limit: Some(Amount(feedmill_protocol::pipeline::Quantity(worker.disk).to_string())),
+        ..EmptyDirVolumeSource::default()
+    };
+    volumes.push((Volume { name: "cache".into(), empty_dir: Some(room), ..Volume::default() }, CACHE_FOLDER));
+    volumes
+}
+
+/// These keys, each as a file of its own name; all when none is named.
+fn items(keys: &[&str]) -> Option<Vec<KeyToPath>> {
+    let item = |key: &&str| KeyToPath { key: (*key).into(), path: (*key).into(), ..KeyToPath::default() };
+    (!keys.is_empty()).then(|| keys.iter().map(item).collect())
+}
+
+fn of_map(volume: &str, map: &str, keys: &[&str], optional: bool) -> Volume {
+    Volume {
+        name: volume.into(),
+        config_map: Some(ConfigMapVolumeSource {
+            name: map.into(),
+            items: items(keys),
+            optional: optional.then_some(true),
+            ..ConfigMapVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+fn of_secret(volume: &str, secret: &str, keys: &[&str]) -> Volume {
+    Volume {
         name: volume.into(),
         secret: Some(SecretVolumeSource {
             secret_name: Some(secret.into()),
-            items: Some(
-                keys.iter()
-                    .map(|key| KeyToPath { key: (*key).into(), path: (*key).into(), ..KeyToPath::default() })
-                    .collect(),
-            ),
+            items: items(keys),
             ..SecretVolumeSource::default()
         }),
         ..Volume::default()
-    };
-    if let Some(tokens) = &pipeline.worker.tokens {
-        volumes.push(secret("token", tokens, &["token"]));
     }
-    if let Some(certificate) = &pipeline.worker.certificate {
-        volumes.push(secret("tls", certificate, &["tls.crt", "tls.key"]));
-    }
-    volumes.push(Volume {
-        name: "cache".into(),
-        empty_dir: Some(EmptyDirVolumeSource {
-            size_limit: Some(Amount(feedmill_protocol::pipeline::Quantity(pipeline.worker.disk).to_string())),
-            ..EmptyDirVolumeSource::default()
-        }),
-        ..Volume::default()
-    });
-    volumes
 }
 
 fn tolerations(placement: &PlacementSpec) -> Vec<Toleration> {

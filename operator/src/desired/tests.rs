@@ -29,6 +29,16 @@ worker:
   annotations: {note: x}
 "#;
 
+const OPEN: &str = r#"
+s3: {endpoint: "https://s3:9000", caBundleRef: {kind: Secret, name: authorities}}
+podTemplate:
+  metadata: {annotations: {note: x}}
+  spec:
+    runtimeClassName: gvisor
+    containers: [{name: worker, volumeMounts: [{name: models, mountPath: /models, readOnly: true}]}, {name: side, image: "side:1"}]
+    volumes: [{name: models, persistentVolumeClaim: {claimName: models}}]
+"#;
+
 /// All objects as one YAML text.
 fn rendered(lines: &str, agreed: Option<&Agreed>) -> String {
     let (pipeline, installation) = (pipeline(lines), installation());
@@ -75,6 +85,7 @@ fn objects_are_rendered_as_they_were() {
     };
     golden("defaults.yaml", &rendered("", None));
     golden("everything.yaml", &rendered(EVERYTHING, Some(&agreed)));
+    golden("open.yaml", &rendered(OPEN, None));
     golden("one-per-node.yaml", &rendered("placement: {spread: {mode: OnePerNode}}", None));
 }
 

@@ -2,14 +2,18 @@
 
 /// All kinds together.
 mod caches;
+/// What is kept of what this operator writes.
+mod kept;
 /// What is kept of a pod.
 pub mod pod;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::{self, Event};
@@ -22,7 +26,31 @@ use crate::desired::PIPELINE;
 use crate::validate::Key;
 
 pub use caches::Caches;
-pub use pod::{Trouble, WorkerPod};
+pub use kept::{shortened, trimmed, trimmed_map};
+pub use pod::{Trouble, TroubleKind, WorkerPod};
+
+/// What can be watched: objects of namespaces.
+pub trait Watched:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<K> Watched for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static
+{
+}
 
 /// An object, or why it cannot be read.
 pub type Kept<T> = Result<Arc<T>, Arc<str>>;
@@ -203,39 +231,54 @@ pub async fn keep<K, T>(
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let mut events = watch_events(api, config).default_backoff().boxed();
-    let mut building = Objects::default();
-    while let Some(event) = events.next().await {
-        let kept = |object: DeserializeGuard<K>| match object.0 {
-            Ok(object) => Ok(Arc::new(keep(object))),
-            Err(error) => Err(Arc::from(error.error.as_str())),
-        };
-        match event {
-            Ok(Event::Init) => building = Objects::default(),
-            Ok(Event::InitApply(object)) => {
-                if let Some(key) = of(&object) {
-                    building.put(key, place(&object), kept(object));
+    loop {
+        let mut events = watch_events(api.clone(), config.clone()).default_backoff().boxed();
+        let mut building = Objects::default();
+        while let Some(event) = events.next().await {
+            let kept = |object: DeserializeGuard<K>| match object.0 {
+                Ok(object) => Ok(Arc::new(keep(object))),
+                Err(error) => Err(Arc::from(error.error.as_str())),
+            };
+            match event {
+                Ok(Event::Init) => building = Objects::default(),
+                Ok(Event::InitApply(object)) => {
+                    if let Some(key) = of(&object) {
+                        building.put(key, place(&object), kept(object));
+                    }
                 }
-            }
-            Ok(Event::InitDone) => {
-                let mut keys = cache.keys();
-                keys.extend(building.of.keys().cloned());
-                cache.replace(std::mem::take(&mut building));
-                keys.into_iter().for_each(&wake);
-            }
-            Ok(Event::Apply(object)) => {
-                cache.put(of(&object), place(&object), kept(object)).into_iter().for_each(&wake);
-            }
-            // Without the label it had, perhaps.
-            Ok(Event::Delete(object)) => cache.remove(&place(&object)).into_iter().for_each(&wake),
-            Err(error) => {
-                if is_refusal(&error) {
-                    cache.refused();
+                Ok(Event::InitDone) => {
+                    let mut keys = cache.keys();
+                    keys.extend(building.of.keys().cloned());
+                    cache.replace(std::mem::take(&mut building));
+                    keys.into_iter().for_each(&wake);
                 }
-                tracing::warn!(kind = %K::kind(&()), error = %error, "a watch was interrupted; it is begun again");
+                Ok(Event::Apply(object)) => {
+                    cache.put(of(&object), place(&object), kept(object)).into_iter().for_each(&wake);
+                }
+                // Without the label it had, perhaps.
+                Ok(Event::Delete(object)) => cache.remove(&place(&object)).into_iter().for_each(&wake),
+                Err(error) => {
+                    if is_refusal(&error) {
+                        cache.refused();
+                    }
+                    tracing::warn!(kind = %K::kind(&()), error = %error, "a watch was interrupted; it is begun again");
+                    if has_expired(&error) {
+                        break;
+                    }
+                }
             }
         }
+        tokio::time::sleep(ANEW).await;
     }
+}
+
+/// Before everything is listed anew.
+const ANEW: Duration = Duration::from_secs(1);
+
+/// Whether the changes since what was listed are forgotten. As an answer instead of an event kube's watcher takes it for one of the faults
+/// that pass, and would ask for the same changes for ever.
+fn has_expired(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
 /// What is kept of a node.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, KeyToPath, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, KeyToPath, Pod, PodSpec};
 use kube::ResourceExt as _;
 
 use crate::desired::{DOCUMENT_VOLUME, PLAN_INPUTS, WORKER};
@@ -52,78 +52,81 @@ pub struct WorkerPod {
 
 /// What is wrong with a pod, worst last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
-    /// There is no node for it.
-    Unschedulable(String),
-    /// Something it needs, such as a Secret, is missing or wrong.
-    CannotStart(String),
-    /// Its image cannot be had.
-    Image(String),
-    /// It was killed because it took more memory than it may.
-    OutOfMemory(String),
-    /// Its program ends.
-    Crashes(String),
+pub struct Trouble {
+    /// What it is.
+    pub kind: TroubleKind,
+    /// What was said about it.
+    pub words: String,
 }
 
-impl Trouble {
+/// What can be wrong with a pod, worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TroubleKind {
+    /// There is no node for it.
+    Unschedulable,
+    /// Something it needs, such as a Secret, is missing or wrong.
+    CannotStart,
+    /// Its image cannot be had.
+    Image,
+    /// It was killed because it took more memory than it may.
+    OutOfMemory,
+    /// Its program ends.
+    Crashes,
+}
+
+impl TroubleKind {
     /// The reason, as conditions have it.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(self) -> &'static str {
         match self {
-            Self::Unschedulable(_) => "Unschedulable",
-            Self::CannotStart(_) => "WorkerCannotStart",
-            Self::Image(_) => "ImagePullFailed",
-            Self::OutOfMemory(_) => "OutOfMemory",
-            Self::Crashes(_) => "WorkerCrashes",
-        }
-    }
-
-    /// What was said about it.
-    #[must_use]
-    pub fn words(&self) -> &str {
-        match self {
-            Self::Unschedulable(words)
-            | Self::CannotStart(words)
-            | Self::Image(words)
-            | Self::OutOfMemory(words)
-            | Self::Crashes(words) => words,
+            Self::Unschedulable => "Unschedulable",
+            Self::CannotStart => "WorkerCannotStart",
+            Self::Image => "ImagePullFailed",
+            Self::OutOfMemory => "OutOfMemory",
+            Self::Crashes => "WorkerCrashes",
         }
     }
 
     /// What to do about it.
     #[must_use]
-    pub fn remedy(&self) -> &'static str {
+    pub fn remedy(self) -> &'static str {
         match self {
-            Self::Unschedulable(_) => {
+            Self::Unschedulable => {
                 "add nodes, lower spec.worker.resources or spec.cache, or change spec.placement"
             }
-            Self::CannotStart(_) => {
+            Self::CannotStart => {
                 "make the Secret or ConfigMap that it names, or correct the name in the spec"
             }
-            Self::Image(_) => "correct spec.worker.image or give its imagePullSecrets",
-            Self::OutOfMemory(_) => "raise spec.worker.resources.limits.memory or lower spec.cache",
-            Self::Crashes(_) => "see `kubectl logs` of the pod; the last line says what to change",
+            Self::Image => "correct spec.worker.image or give its imagePullSecrets",
+            Self::OutOfMemory => "raise spec.worker.resources.limits.memory or lower spec.cache",
+            Self::Crashes => "see `kubectl logs` of the pod; the last line says what to change",
         }
     }
 }
 
 impl From<Pod> for WorkerPod {
-    fn from(pod: Pod) -> Self {
-        let status = pod.status.clone().unwrap_or_default();
+    fn from(mut pod: Pod) -> Self {
+        let status = pod.status.take().unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
         let ready =
             conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-        let container = status.container_statuses.unwrap_or_default();
-        let container = container.iter().find(|container| container.name == WORKER);
+        // Others are there only where spec.podTemplate says so.
+        let (own, others): (Vec<ContainerStatus>, Vec<ContainerStatus>) = status
+            .init_container_statuses
+            .into_iter()
+            .chain(status.container_statuses)
+            .flatten()
+            .partition(|container| container.name == WORKER);
         let waiting_for_node = conditions.iter().find(|condition| {
             condition.type_ == "PodScheduled" && condition.reason.as_deref() == Some("Unschedulable")
         });
-        let trouble = match (waiting_for_node, container) {
-            (Some(condition), _) => {
-                Some(Trouble::Unschedulable(short(condition.message.as_deref().unwrap_or_default())))
+        let trouble = match waiting_for_node {
+            Some(condition) => {
+                let words = short(condition.message.as_deref().unwrap_or_default());
+                Some(Trouble { kind: TroubleKind::Unschedulable, words })
             }
-            (None, Some(container)) if !ready => trouble(container),
-            _ => None,
+            None if ready => None,
+            None => own.iter().find_map(trouble).or_else(|| others.iter().find_map(of_another)),
         };
         // Volumes come before the sandbox; an image is only pulled after it.
         let waits = conditions
@@ -172,26 +175,35 @@ impl WorkerPod {
     }
 }
 
-/// The Secrets that a pod mounts, with the keys that must be there.
+/// The Secrets, and ConfigMaps of people, that a pod mounts, with the keys that must be there.
 fn needs(pod: &Pod) -> String {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let mut secrets = Vec::new();
-    let mut add = |name: &str, items: Option<&Vec<KeyToPath>>, optional: Option<bool>| {
+    let mut needed = Vec::new();
+    let mut add = |kind: &str, name: &str, items: Option<&Vec<KeyToPath>>, optional: Option<bool>| {
         let keys: Vec<&str> = items.into_iter().flatten().map(|item| item.key.as_str()).collect();
         if optional != Some(true) {
-            secrets.push(format!("Secret {name} with {}", keys.join(" and ")));
+            needed.push(format!("{kind} {name} with {}", keys.join(" and ")));
         }
     };
     for volume in volumes {
         if let Some(secret) = &volume.secret {
-            add(secret.secret_name.as_deref().unwrap_or_default(), secret.items.as_ref(), secret.optional);
+            add(
+                "Secret",
+                secret.secret_name.as_deref().unwrap_or_default(),
+                secret.items.as_ref(),
+                secret.optional,
+            );
+        }
+        // Those that the operator makes are mounted whole.
+        if let Some(map) = volume.config_map.as_ref().filter(|map| map.items.is_some()) {
+            add("ConfigMap", &map.name, map.items.as_ref(), map.optional);
         }
         let sources = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
         for secret in sources.filter_map(|source| source.secret.as_ref()) {
-            add(&secret.name, secret.items.as_ref(), secret.optional);
+            add("Secret", &secret.name, secret.items.as_ref(), secret.optional);
         }
     }
-    if secrets.is_empty() { "the pipeline's ConfigMap".into() } else { secrets.join(", ") }
+    if needed.is_empty() { "the pipeline's ConfigMap".into() } else { needed.join(", ") }
 }
 
 /// The ConfigMap with what a pod's worker reads.
@@ -212,13 +224,10 @@ fn speaks_tls(pod: &Pod) -> bool {
 /// What is wrong with a container that is not ready.
 fn trouble(container: &ContainerStatus) -> Option<Trouble> {
     let state = container.state.as_ref();
-    let ended = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| {
-        state.and_then(|state| state.terminated.clone())
-    };
+    let ended = |state: Option<&ContainerState>| state.and_then(|state| state.terminated.clone());
     let died = ended(state).or_else(|| ended(container.last_state.as_ref()));
     if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
-        let words = short(waiting.message.as_deref().unwrap_or_default());
-        match waiting.reason.as_deref() {
+        let kind = match waiting.reason.as_deref() {
             Some(
                 "ErrImagePull"
                 | "ImagePullBackOff"
@@ -226,23 +235,32 @@ fn trouble(container: &ContainerStatus) -> Option<Trouble> {
                 | "ErrImageNeverPull"
                 | "ImageInspectError"
                 | "RegistryUnavailable",
-            ) => return Some(Trouble::Image(words)),
+            ) => Some(TroubleKind::Image),
             Some("CreateContainerConfigError" | "CreateContainerError" | "RunContainerError") => {
-                return Some(Trouble::CannotStart(words));
+                Some(TroubleKind::CannotStart)
             }
-            _ => {}
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            return Some(Trouble { kind, words: short(waiting.message.as_deref().unwrap_or_default()) });
         }
     }
-    let died = died?;
-    if died.exit_code == 0 {
-        return None;
-    }
+    let died = died.filter(|died| died.exit_code != 0)?;
     let words = died.message.as_deref().map(str::trim).filter(|words| !words.is_empty());
     let words = words.map_or_else(|| format!("exit code {}", died.exit_code), last_line);
-    Some(match died.reason.as_deref() {
-        Some("OOMKilled") => Trouble::OutOfMemory(words),
-        _ => Trouble::Crashes(words),
-    })
+    let kind = match died.reason.as_deref() {
+        Some("OOMKilled") => TroubleKind::OutOfMemory,
+        _ => TroubleKind::Crashes,
+    };
+    Some(Trouble { kind, words })
+}
+
+/// The same of a container that is not the worker: by its name, for its image and memory are not where the worker's are.
+fn of_another(container: &ContainerStatus) -> Option<Trouble> {
+    let found = trouble(container).filter(|_| !container.ready)?;
+    let words =
+        format!("container {} of spec.podTemplate ({:?}): {}", container.name, found.kind, found.words);
+    Some(Trouble { kind: TroubleKind::CannotStart, words })
 }
 
 /// The last line says what ended the program.
@@ -311,9 +329,21 @@ mod tests {
         ];
         for (status, expected) in cases {
             let trouble = pod(status.clone()).trouble;
-            let found = trouble.as_ref().map(|trouble| (trouble.reason(), trouble.words()));
+            let found = trouble.as_ref().map(|trouble| (trouble.kind.reason(), trouble.words.as_str()));
             assert_eq!(found, expected, "{status}");
         }
+    }
+
+    #[test]
+    fn a_container_beside_the_worker_that_cannot_start_is_named() {
+        let beside = json!({"containerStatuses": [
+            {"name": "worker", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}}},
+            {"name": "side", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}},
+        ]});
+        let found = pod(beside).trouble.unwrap();
+        assert_eq!(found.kind, TroubleKind::CannotStart);
+        assert_eq!(found.words, "container side of spec.podTemplate (Image): no such image");
     }
 
     #[test]
@@ -326,6 +356,8 @@ mod tests {
                         {"secret": {"name": "keys", "items": [{"key": "access-key-id", "path": "a"}, {"key": "secret-access-key", "path": "b"}]}},
                         {"secret": {"name": "keys", "optional": true, "items": [{"key": "session-token", "path": "c"}]}},
                     ]}},
+                    {"name": "pipeline", "configMap": {"name": "p-pipeline-0"}},
+                    {"name": "s3-ca", "configMap": {"name": "authorities", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
                     {"name": "token", "secret": {"secretName": "tokens", "items": [{"key": "token", "path": "token"}]}},
                 ]},
                 "status": {"conditions": [{"type": "PodReadyToStartContainers", "status": ready,
@@ -334,7 +366,7 @@ mod tests {
             .unwrap();
             WorkerPod::from(pod).waits_for
         };
-        let needs = "Secret keys with access-key-id and secret-access-key, Secret tokens with token";
+        let needs = "Secret keys with access-key-id and secret-access-key, ConfigMap authorities with ca.crt, Secret tokens with token";
         assert_eq!(of("False"), Some((needs.to_owned(), 100)));
         assert_eq!(of("True"), None);
     }

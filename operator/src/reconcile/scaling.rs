@@ -1,17 +1,13 @@
-//! The size of a pipeline that the operator scales: looked at before anything is applied, told and kept afterwards.
-
-use std::time::Instant;
+//! The size of a pipeline that the operator scales: looked at before anything is applied, kept with it, told afterwards.
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Resource as _};
+use kube::Resource as _;
 
-use super::{Context, Observed};
-use crate::apply::{ApplyError, ours};
-use crate::desired::{MANAGER, Names, metadata};
-use crate::plan::Agreed;
+use super::{Context, Now, Observed};
+use crate::apply::{Applier, ApplyError};
+use crate::desired::{Names, metadata};
 use crate::scale::{STATE, Scaled, Sight};
+use crate::size::count;
 use crate::status::{self, Edge};
 use crate::types::{DataPipeline, DataPipelineStatus};
 use crate::validate::{Key, ValidatedPipeline};
@@ -22,7 +18,7 @@ impl Context {
         &self,
         pipeline: &mut ValidatedPipeline,
         observed: &Observed,
-        now: Instant,
+        now: Now,
     ) -> Option<Scaled> {
         let spec = pipeline.scaling.clone().filter(|_| !pipeline.size.suspended && !pipeline.paused);
         let Some(spec) = spec else {
@@ -31,19 +27,16 @@ impl Context {
         };
         let deployment = observed.deployment.as_deref();
         let wanted = deployment.and_then(|deployment| deployment.spec.as_ref()?.replicas);
-        let ready = observed.pods.iter().filter(|pod| pod.stays() && pod.ready).count();
-        let agreed = observed.plan.as_deref().map(Agreed::read);
-        let answers = observed.pods.iter().filter(|pod| pod.stays());
+        let ready = observed.pods.iter().filter(|pod| pod.serves()).count();
         let sight = Sight {
             wanted,
-            ready: i32::try_from(ready).unwrap_or(i32::MAX),
+            ready: count(ready),
             rollout: deployment.is_some_and(status::is_replacing),
-            answers: answers.filter_map(|pod| Some((pod.name.clone(), self.answers.of(&pod.uid)?))).collect(),
-            agreed: agreed.as_ref(),
+            answers: &observed.seen,
+            agreed: observed.recorded.as_ref(),
             kept: observed.scaling.as_deref(),
         };
-        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-        let scaled = self.scalers.look(pipeline, &spec, &sight, now, now_ms);
+        let scaled = self.scalers.look(pipeline, &spec, &sight, now.instant, now.since_1970());
         if scaled.fresh {
             self.metrics.decided(&pipeline.key, scaled.reason.label());
         }
@@ -51,8 +44,17 @@ impl Context {
         Some(scaled)
     }
 
-    /// Each change of the size is told, with its reason.
+    /// Each change of the size is told, with its reason, and a number that somebody wrote in vain.
     pub(super) async fn tell_size(&self, raw: &DataPipeline, before: &DataPipelineStatus, scaled: &Scaled) {
+        if let Some(asked) = scaled.ignored {
+            let note = format!(
+                "spec.replicas is {asked} now, but in mode Internal the operator decides: {} workers; change the bounds of \
+                 spec.autoscaling, or its mode to External or Manual",
+                scaled.workers
+            );
+            let edge = Edge { warning: true, reason: "ReplicasIgnored".into(), note };
+            self.tell(&raw.object_ref(&()), &Key::of(raw), edge).await;
+        }
         let (from, to) = (before.desired_replicas, scaled.workers);
         if !scaled.fresh || from == to || before.observed_generation.is_none() {
             return;
@@ -67,27 +69,18 @@ impl Context {
     pub(super) async fn keep_scaling(
         &self,
         pipeline: &ValidatedPipeline,
+        applier: &Applier<'_>,
         scaled: &Scaled,
+        now: Now,
     ) -> Result<(), ApplyError> {
         let Some(state) = &scaled.keep else { return Ok(()) };
-        let names = Names::of(&pipeline.key.name);
         let map = ConfigMap {
-            metadata: metadata(pipeline, &names.scaling),
+            metadata: metadata(pipeline, &Names::of(&pipeline.key.name).scaling),
             data: Some([(STATE.to_owned(), state.clone())].into()),
             ..ConfigMap::default()
         };
-        let found = self.caches.maps.get(&pipeline.key, &names.scaling);
-        if found.is_some() && ours(found, &pipeline.uid).is_none() {
-            return Err(ApplyError::NameConflict(format!("ConfigMap {}", names.scaling)));
-        }
-        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
-        self.metrics.written("ConfigMap");
-        let parameters = PatchParams::apply(MANAGER).force();
-        api.patch(&names.scaling, &parameters, &Patch::Apply(&map))
-            .await
-            .map_err(|source| ApplyError::Api { what: format!("ConfigMap {}", names.scaling), source })?;
-        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-        self.scalers.kept(&pipeline.key, now_ms);
+        applier.one(&map, &self.caches.maps).await?;
+        self.scalers.kept(&pipeline.key, now.since_1970());
         Ok(())
     }
 }

@@ -1,20 +1,18 @@
 //! What is said of a pipeline: its status, when it says something new, and events on edges.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use std::time::Instant;
 
 use feedmill_protocol::report::WorkerStatus;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType};
 use kube::{Api, Resource as _};
 use serde_json::json;
 
-use super::{Context, Decided, LOOK_AGAIN, Observed, ReconcileError};
+use super::{Context, Decided, LOOK_AGAIN, Now, Observed, ReconcileError};
 use crate::desired::MANAGER;
-use crate::observe::{NodeFacts, WorkerPod};
 use crate::queue::Outcome;
 use crate::scrape::{Figures, figures};
 use crate::spread;
@@ -50,9 +48,8 @@ fn version(object: &DataPipeline) -> Option<u64> {
 
 impl Context {
     /// What trainers report.
-    pub(super) fn figures(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Figures {
-        let statuses: Vec<&WorkerStatus> =
-            observed.answers.iter().map(|(_, status)| status.as_ref()).collect();
+    fn figures(&self, pipeline: &ValidatedPipeline, observed: &Observed) -> Figures {
+        let statuses: Vec<&WorkerStatus> = observed.workers().into_iter().map(|(_, status)| status).collect();
         figures(&statuses, &|stream| pipeline.trains(stream))
     }
 
@@ -62,14 +59,13 @@ impl Context {
         pipeline: &ValidatedPipeline,
         observed: &Observed,
         decided: &Decided,
-        seen: Figures,
         obstacle: Option<&Obstacle>,
+        now: Now,
     ) -> DataPipelineStatus {
+        let figures = self.figures(pipeline, observed);
+        self.metrics.trainers(&pipeline.key, Some(figures));
         let workers = observed.workers();
-        let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
-        let nodes = self.caches.nodes();
-        let nodes: Option<Vec<&NodeFacts>> =
-            nodes.as_ref().map(|nodes| nodes.iter().map(Arc::as_ref).collect());
+        let (pods, nodes) = (observed.pods(), observed.nodes());
         let labels = &self.installation.accelerator_labels;
         let facts = Facts {
             pipeline,
@@ -77,16 +73,17 @@ impl Context {
             deployment: observed.deployment.as_deref(),
             deployment_is_old: decided.unfinished || self.is_old(pipeline, observed),
             workers: &workers,
+            silent: observed.silent(),
             agreed: decided.agreed.as_ref(),
             consistency: &decided.consistency,
             placement: spread::measure(&pipeline.placement, labels, &pods, nodes.as_deref()),
-            figures: seen,
+            figures,
             up_to_date: decided.choice.current,
             scaled: decided.scaled.as_ref(),
             changing: decided.ending && !pipeline.size.suspended,
             obstacle,
         };
-        status::status(before, &facts, Timestamp::now())
+        status::status(before, &facts, now.calendar)
     }
 
     /// What was written last, while the cache is older or says the same; else what the cache says, as others may write too.
@@ -102,9 +99,10 @@ impl Context {
         raw: &DataPipeline,
         before: &DataPipelineStatus,
         new: DataPipelineStatus,
-        now: Instant,
+        now: Now,
     ) -> Result<Outcome, ReconcileError> {
         self.metrics.conditions(key, &new.conditions);
+        self.metrics.size(key, new.desired_replicas, new.ready_replicas);
         let last = {
             let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
             written
@@ -112,7 +110,7 @@ impl Context {
                 .filter(|written| Some(&written.uid) == raw.metadata.uid.as_ref())
                 .map(|written| written.at)
         };
-        match status::due(before, &new, last, now) {
+        match status::due(before, &new, last, now.instant) {
             None => return Ok(Outcome::Again(LOOK_AGAIN)),
             Some(wait) if !wait.is_zero() => return Ok(Outcome::Again(wait)),
             Some(_) => {}
@@ -128,7 +126,8 @@ impl Context {
         match api.patch_status(&key.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await {
             Ok(made) => {
                 let (uid, version) = (raw.metadata.uid.clone().unwrap_or_default(), version(&made));
-                let written = Written { at: now, status: new.clone(), uid, stored: made.status, version };
+                let written =
+                    Written { at: now.instant, status: new.clone(), uid, stored: made.status, version };
                 self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), written);
             }
             // Gone, or another of the same name: the watch tells.
@@ -160,7 +159,7 @@ impl Context {
     }
 
     /// An object of another version: said in its own status, beside what stands there.
-    pub(super) async fn undecodable(&self, key: &Key, error: &str) -> Result<(), ReconcileError> {
+    pub(super) async fn undecodable(&self, key: &Key, error: &str, now: Now) -> Result<(), ReconcileError> {
         let kind = ApiResource::erase::<DataPipeline>(&());
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &kind);
         let Some(found) = api.get_opt(&key.name).await.map_err(ReconcileError::Status)? else {
@@ -172,7 +171,7 @@ impl Context {
             "this operator cannot read the object: {error}; install the operator of its version, or correct it; its workers go on"
         );
         let generation = found.metadata.generation.unwrap_or_default();
-        let mut conditions = status::Conditions::after(&before, generation, Timestamp::now());
+        let mut conditions = status::Conditions::after(&before, generation, now.calendar);
         conditions.set("Ready", status::Truth::False, "Undecodable", &message);
         let after = conditions.done();
         self.metrics.trainers(key, None);

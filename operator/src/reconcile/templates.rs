@@ -1,8 +1,8 @@
 //! What workers are made from: kept over upgrades of the operator, and taken away when none of them needs it.
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use kube::api::{DeleteParams, PostParams};
-use kube::{Api, ResourceExt as _};
+use kube::ResourceExt as _;
+use kube::api::PostParams;
 
 use super::{Context, Observed};
 use crate::apply::{Applier, ApplyError};
@@ -18,38 +18,14 @@ impl Context {
         choice: &template::Choice,
     ) -> Result<(), ApplyError> {
         let Some(revision) = &choice.keep else { return Ok(()) };
-        let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
-        self.metrics.written("ControllerRevision");
-        match api
-            .create(&PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() }, revision)
-            .await
-        {
-            Ok(_) => Ok(()),
-            // Kept a moment ago; the watch has not shown it yet.
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            Err(source) => {
-                Err(ApplyError::Api { what: format!("ControllerRevision {}", revision.name_any()), source })
-            }
-        }
-    }
-
-    pub(super) async fn drop_templates(
-        &self,
-        pipeline: &ValidatedPipeline,
-        choice: &template::Choice,
-    ) -> Result<(), ApplyError> {
-        let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
-        for name in &choice.drop {
-            self.metrics.written("ControllerRevision");
-            match api.delete(name, &DeleteParams::background()).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(source) => {
-                    return Err(ApplyError::Api { what: format!("ControllerRevision {name}"), source });
-                }
-            }
-        }
-        Ok(())
+        let writes = self.writes(pipeline);
+        let (api, parameters) = (
+            writes.api::<ControllerRevision>(),
+            PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() },
+        );
+        let write = api.create(&parameters, revision);
+        // 409: kept a moment ago; the watch has not shown it yet.
+        writes.done("ControllerRevision", &revision.name_any(), &[409], write).await.map(drop)
     }
 
     /// Takes away what only workers of former templates needed, once none of them is there or may come. A rollout that does not end keeps

@@ -1,25 +1,25 @@
 //! How many workers there are, which of them go first, and where they stand.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
 use kube::api::{EvictParams, Patch, PatchParams};
-use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use super::{Context, Observed};
 use crate::apply::ApplyError;
 use crate::desired::{Names, SIZE_MANAGER};
 use crate::observe::pod::DELETION_COST;
-use crate::observe::{NodeFacts, WorkerPod};
 use crate::size::{self, FIRST_TO_GO};
 use crate::spread;
 use crate::status;
 use crate::validate::ValidatedPipeline;
 
-/// Most pods that are marked in one look. Each that is seen to be marked wakes its pipeline for the others.
-const MARKS: usize = 200;
+/// Most pods that are marked in one look. Each that is seen to be marked wakes its pipeline for the others. Those of all pipelines that
+/// are worked on at once take their turns within the time for one look.
+const MARKS: usize = 100;
 
 impl Context {
     /// The number of workers, and before it is lowered the marks of those that go.
@@ -33,7 +33,7 @@ impl Context {
         // Just created: the watch wakes this pipeline again.
         let Some(deployment) = &observed.deployment else { return Ok(()) };
         let current = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-        let mut pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        let mut pods = observed.pods();
         // A Deployment divides what it takes away between its templates, whatever is marked.
         if wanted > 0 && wanted < current && size::has_two_templates(&pods) && !status::is_stuck(deployment) {
             return Ok(());
@@ -49,21 +49,18 @@ impl Context {
             step = size::step(current, wanted, &pods);
         }
         let Some(workers) = step.write else { return Ok(()) };
-        let what = || format!("Deployment {}", names.worker);
-        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
         let body = json!({
             "apiVersion": "apps/v1",
             "kind": "Deployment",
             "metadata": {"name": names.worker, "uid": deployment.uid()},
             "spec": {"replicas": workers},
         });
-        self.metrics.written("Deployment");
-        let parameters = PatchParams::apply(SIZE_MANAGER).force();
-        let made = api
-            .patch(&names.worker, &parameters, &Patch::Apply(&body))
-            .await
-            .map_err(|source| ApplyError::Api { what: what(), source })?;
-        self.generations.saw(&pipeline.key, &made);
+        let (writes, body) = (self.writes(pipeline), Patch::Apply(&body));
+        let (api, parameters) = (writes.api::<Deployment>(), PatchParams::apply(SIZE_MANAGER).force());
+        let write = api.patch(&names.worker, &parameters, &body);
+        if let Some(made) = writes.done("Deployment", &names.worker, &[], write).await? {
+            self.generations.saw(&pipeline.key, &made);
+        }
         tracing::info!(pipeline = %pipeline.key, from = current, to = workers, "the number of workers changes");
         Ok(())
     }
@@ -79,15 +76,15 @@ impl Context {
     async fn mark(&self, pipeline: &ValidatedPipeline, step: &size::Step) -> Result<Vec<String>, ApplyError> {
         let marks = step.mark.iter().map(|name| (name, json!(FIRST_TO_GO.to_string())));
         let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
+        let (writes, parameters) = (self.writes(pipeline), PatchParams::default());
+        let api = writes.api::<Pod>();
         let mut gone = Vec::new();
         for (name, cost) in marks.take(MARKS) {
             let patch = json!({"metadata": {"annotations": {DELETION_COST: cost}}});
-            self.metrics.written("Pod");
-            match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.code == 404 => gone.push(name.clone()),
-                Err(source) => return Err(ApplyError::Api { what: format!("Pod {name}"), source }),
+            let patch = Patch::Merge(&patch);
+            let write = api.patch(name, &parameters, &patch);
+            if writes.done("Pod", name, &[404], write).await?.is_none() {
+                gone.push(name.clone());
             }
         }
         Ok(gone)
@@ -99,28 +96,21 @@ impl Context {
         pipeline: &ValidatedPipeline,
         observed: &Observed,
     ) -> Result<(), ApplyError> {
-        let Some(nodes) = self.caches.nodes().filter(|_| self.is_whole(pipeline, observed)) else {
+        let Some(nodes) = observed.nodes().filter(|_| self.is_whole(pipeline, observed)) else {
             return Ok(());
         };
-        let nodes: Vec<&NodeFacts> = nodes.iter().map(Arc::as_ref).collect();
-        let pods: Vec<&WorkerPod> = observed.pods.iter().map(Arc::as_ref).collect();
+        let pods = observed.pods();
         let labels = &self.installation.accelerator_labels;
-        let Some(pod) = spread::to_move(&pipeline.placement, labels, &pods, &nodes) else { return Ok(()) };
-        let may = {
+        let moved = {
             let mut moves = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
-            moves.entry(pipeline.key.clone()).or_default().may(&nodes)
+            let moves = moves.entry(pipeline.key.clone()).or_default();
+            spread::even_out(moves, &pipeline.placement, labels, pipeline.size.workers, &pods, &nodes)
         };
-        if !may {
-            return Ok(());
-        }
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pipeline.key.namespace);
-        self.metrics.written("Eviction");
+        let Some(pod) = moved else { return Ok(()) };
+        let (writes, parameters) = (self.writes(pipeline), EvictParams::default());
+        let api = writes.api::<Pod>();
         tracing::info!(pipeline = %pipeline.key, pod = pod.name, "a worker is moved, to spread them");
-        match api.evict(&pod.name, &EvictParams::default()).await {
-            Ok(_) => Ok(()),
-            // The disruption budget says not now, or it is gone.
-            Err(kube::Error::Api(status)) if status.code == 429 || status.code == 404 => Ok(()),
-            Err(source) => Err(ApplyError::Api { what: format!("Eviction of pod {}", pod.name), source }),
-        }
+        // The disruption budget says not now, or it is gone.
+        writes.done("Eviction", &pod.name, &[404, 429], api.evict(&pod.name, &parameters)).await.map(drop)
     }
 }

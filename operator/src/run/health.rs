@@ -1,6 +1,5 @@
 //! What others ask the operator: whether it lives, whether it can do its work, and its metrics.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
@@ -31,7 +30,6 @@ impl Unreadable {
 /// What the answers are made of.
 pub(super) struct Health {
     pub(super) metrics: Arc<Metrics>,
-    pub(super) started: AtomicBool,
     pub(super) unreadable: Arc<Unreadable>,
 }
 
@@ -44,8 +42,7 @@ pub(super) fn router(health: Arc<Health>) -> Router {
             get(|State(health): State<Arc<Health>>| async move {
                 match health.unreadable.text() {
                     Some(text) => (StatusCode::SERVICE_UNAVAILABLE, text + "\n"),
-                    None if health.started.load(Ordering::Relaxed) => (StatusCode::OK, "ready\n".into()),
-                    None => (StatusCode::SERVICE_UNAVAILABLE, "starting\n".into()),
+                    None => (StatusCode::OK, "ready\n".into()),
                 }
             }),
         )

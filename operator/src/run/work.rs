@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -13,9 +14,9 @@ use super::clock;
 use crate::metrics::Metrics;
 use crate::observe::Cache;
 use crate::queue::{Outcome, Queue};
-use crate::reconcile::Context;
+use crate::reconcile::{Context, Now};
 use crate::types::DataPipeline;
-use crate::validate::Key;
+use crate::validate::{Key, PAUSE, RESTART_AT};
 
 /// All writes of one pipeline take a second; a request that is never answered must not keep it from being looked at again.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -25,8 +26,15 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub(super) struct Work {
     queue: Mutex<Queue>,
     changed: Notify,
-    /// What was last seen of each pipeline itself, leaving out its status.
-    seen: Mutex<HashMap<Key, String>>,
+    /// What was last seen of each pipeline itself, of all that people ask for by it.
+    seen: Mutex<HashMap<Key, Asked>>,
+}
+
+/// What people ask for by a pipeline: its identity, its spec's generation, and the annotations that are read; or why it cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Asked {
+    By(Option<String>, Option<i64>, [Option<String>; 2]),
+    Unreadable(Arc<str>),
 }
 
 impl Work {
@@ -37,25 +45,22 @@ impl Work {
 
     /// The same for a change of a pipeline: a new spec or annotation is tried at once, whatever failed before.
     pub(super) fn wake_pipeline(&self, key: Key, pipelines: &Cache<DataPipeline>) {
-        let now = match pipelines.get(&key, &key.name) {
-            None => String::new(),
-            Some(Err(error)) => error.to_string(),
-            Some(Ok(pipeline)) => {
-                format!(
-                    "{:?} {:?} {:?}",
-                    pipeline.metadata.uid,
-                    pipeline.metadata.generation,
-                    pipeline.annotations()
-                )
+        let now = pipelines.get(&key, &key.name).map(|kept| match kept {
+            Err(error) => Asked::Unreadable(error),
+            Ok(pipeline) => {
+                let annotations = [PAUSE, RESTART_AT].map(|name| pipeline.annotations().get(name).cloned());
+                Asked::By(pipeline.metadata.uid.clone(), pipeline.metadata.generation, annotations)
+            }
+        });
+        let before = {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            match now.clone() {
+                None => seen.remove(&key),
+                Some(now) => seen.insert(key.clone(), now),
             }
         };
-        let is_new = {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let before =
-                if now.is_empty() { seen.remove(&key) } else { seen.insert(key.clone(), now.clone()) };
-            before.as_ref() != Some(&now)
-        };
-        if is_new {
+        // One that is gone is forgotten at once.
+        if now.is_none() || before != now {
             self.queue.lock().unwrap_or_else(PoisonError::into_inner).renew(key, clock());
             self.changed.notify_one();
         } else {
@@ -69,7 +74,7 @@ pub(super) async fn serve<F>(
     work: &Work,
     metrics: &Metrics,
     most: usize,
-    look: impl Fn(Key) -> F,
+    look: impl Fn(Key, u32) -> F,
 ) -> Infallible
 where
     F: Future<Output = Outcome> + Send + 'static,
@@ -82,7 +87,8 @@ where
             while running.len() < most
                 && let Some(key) = queue.next(clock())
             {
-                keys.insert(running.spawn(look(key.clone())).id(), key);
+                let failures = queue.failures(&key);
+                keys.insert(running.spawn(look(key.clone(), failures)).id(), key);
             }
             metrics.pipelines(queue.len());
             queue.next_due()
@@ -106,10 +112,14 @@ where
     }
 }
 
-/// One look at a pipeline.
-pub(super) async fn one(context: Arc<Context>, key: Key) -> Outcome {
+/// One look at a pipeline that has failed so often in a row.
+pub(super) async fn one(context: Arc<Context>, key: Key, failures: u32) -> Outcome {
     let start = clock();
-    let result = within(LONGEST, context.reconcile(&key, start)).await;
+    let result = within(
+        LONGEST,
+        context.reconcile(&key, Now { instant: start, calendar: Timestamp::now() }, failures),
+    )
+    .await;
     let seconds = clock().saturating_duration_since(start).as_secs_f64();
     match result {
         Ok(outcome) => {
@@ -149,7 +159,7 @@ mod tests {
         let (again, tried_again) = oneshot::channel();
         let again = Arc::new(Mutex::new(Some(again)));
         let tries = Arc::new(AtomicUsize::new(0));
-        let look = |_| {
+        let look = |_, _| {
             let (again, tries) = (Arc::clone(&again), Arc::clone(&tries));
             async move {
                 assert!(tries.fetch_add(1, Ordering::Relaxed) > 0, "the first one panics");
@@ -191,6 +201,11 @@ mod tests {
         assert!(ends(Some(Ok(object.clone()))));
         object.metadata.annotations = Some([("feedmill.dev/pause".to_owned(), String::new())].into());
         assert!(ends(Some(Ok(object.clone()))));
+        // What other programs note there is nothing that was asked for.
+        object
+            .annotations_mut()
+            .insert("kubectl.kubernetes.io/last-applied-configuration".into(), "{}".into());
+        assert!(!ends(Some(Ok(object.clone()))));
         assert!(ends(Some(Err("no such field"))));
         assert!(!ends(Some(Err("no such field"))));
         assert!(ends(Some(Ok(object.clone()))));

@@ -1,12 +1,11 @@
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use feedmill_protocol::report::KeptReport;
 use serde_json::json;
 
 use super::*;
 use crate::scrape::ScrapeError;
-use crate::scrape::tests::worker;
+use crate::scrape::tests::{seen, worker};
 use crate::validate::tests::pipeline;
 
 const SCALED: &str = "replicas: 2\nautoscaling: {mode: Internal, minReplicas: 1, maxReplicas: 20}";
@@ -70,7 +69,7 @@ impl World {
             if number == 0 && self.wait.is_some() && self.heard {
                 status.reports = vec![self.report()];
             }
-            (status.worker.clone(), Seen { at: now, answer: Ok(Arc::new(status)), misses: 0 })
+            (status.worker.clone(), seen(now, Ok(status)))
         };
         (0..self.workers).map(of).collect()
     }
@@ -112,11 +111,12 @@ impl World {
 
     fn seen(&self) -> Scaled {
         let now = self.begin + Duration::from_secs(self.seconds);
+        let answers = self.answers(now);
         let sight = Sight {
             wanted: (self.workers > 0).then_some(self.workers),
             ready: self.workers,
             rollout: false,
-            answers: self.answers(now),
+            answers: &answers,
             agreed: Some(&self.agreed),
             kept: self.kept.as_ref(),
         };
@@ -139,6 +139,17 @@ fn what_stands_in_the_spec_is_the_first_size_only() {
     let scaled = world.look();
     assert_eq!((scaled.workers, scaled.reason), (7, Reason::Watching));
     assert_eq!(scaled.next, Duration::from_secs(10));
+}
+
+#[test]
+fn a_number_that_is_written_in_vain_is_told_once() {
+    let mut world = World::new(7);
+    assert_eq!(world.look().ignored, None);
+    world.pipeline.size.asked = 3;
+    assert_eq!([(); 2].map(|()| world.look().ignored), [Some(3), None]);
+    // What is so anyway is not ignored.
+    world.pipeline.size.asked = 7;
+    assert_eq!(world.look().ignored, None);
 }
 
 #[test]
@@ -176,14 +187,14 @@ fn workers_that_do_not_answer_are_lost_ones_and_nothing_shrinks() {
     // The second of these windows has nothing else in it.
     let [_, scaled] = [10, 20].map(|later| {
         let now = world.begin + Duration::from_secs(world.seconds + later);
-        let silent = |number: i32| {
-            (format!("w{number}"), Seen { at: now, answer: Err(ScrapeError::Timeout), misses: 1 })
-        };
+        let silent =
+            |number: i32| (format!("w{number}"), Seen { misses: 1, ..seen(now, Err(ScrapeError::Timeout)) });
+        let answers: Vec<_> = (0..world.workers).map(silent).collect();
         let sight = Sight {
             wanted: Some(world.workers),
             ready: world.workers,
             rollout: false,
-            answers: (0..world.workers).map(silent).collect(),
+            answers: &answers,
             agreed: Some(&world.agreed),
             kept: None,
         };

@@ -46,6 +46,11 @@ fn report(rank: u32, sequence: u64, wait_ms: u64, ready: u32) -> KeptReport {
     serde_json::from_value(report).unwrap()
 }
 
+/// What a ready worker said, or that it said nothing, when it was asked at once.
+pub(crate) fn seen(at: Instant, answer: Result<WorkerStatus, ScrapeError>) -> Seen {
+    Seen { round: at, at, ready: true, answer: answer.map(Arc::new), misses: 0 }
+}
+
 #[test]
 fn of_each_rank_the_newest_report_counts() {
     let (mut one, mut two) = (worker("p"), worker("p"));
@@ -54,6 +59,19 @@ fn of_each_rank_the_newest_report_counts() {
     two.reports = vec![report(0, 4, 900, 0)];
     let all = figures(&[&one, &two], &|_| true);
     assert_eq!(all, Figures { ranks: 2, wait_permille: Some(20), queue_fill_percent: Some(75) });
+}
+
+#[test]
+fn each_stream_of_a_run_counts_its_own_reports() {
+    let (mut one, mut two) = (worker("p"), worker("p"));
+    two.streams.insert("text".into(), StreamStatus { plan: "p".into(), samples_per_epoch: 9 });
+    one.reports = vec![report(0, 9, 10, 4)];
+    // Of another stream, which began later.
+    let mut text = report(0, 3, 700, 1);
+    text.report.stream = "text".into();
+    two.reports = vec![text];
+    let all = figures(&[&one, &two], &|_| true);
+    assert_eq!(all, Figures { ranks: 1, wait_permille: Some(700), queue_fill_percent: Some(25) });
 }
 
 #[test]
@@ -77,7 +95,8 @@ fn stale_foreign_and_nonsense_reports_do_not_count() {
 fn workers_that_ranks_report_to_are_asked_more_often() {
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     let at = Instant::now();
-    let seen = |status: WorkerStatus| Seen { at, answer: Ok(Arc::new(status)), misses: 0 };
+    let seen = |status: WorkerStatus| seen(at, Ok(status));
+    let missed = |misses: u8| Seen { misses, ..super::tests::seen(at, Err(ScrapeError::Timeout)) };
     let (mut home, mut starting) = (worker("p"), worker("p"));
     home.reports = vec![report(0, 1, 0, 4)];
     starting.streams.clear();
@@ -88,17 +107,24 @@ fn workers_that_ranks_report_to_are_asked_more_often() {
         port: 1,
         tls: false,
         often: false,
+        ready: true,
     };
     let scaled = Target { often: true, ..target.clone() };
     assert!(is_due(&scaled, Some(&seen(worker("p"))), at + OFTEN));
+    assert!(!is_due(&scaled, Some(&missed(MOST_MISSES)), at + OFTEN));
     let cases = [
         (None, 0, true),
         (Some(seen(worker("p"))), 5, false),
         (Some(seen(worker("p"))), 30, true),
         (Some(seen(home)), 5, true),
         (Some(seen(starting)), 5, true),
-        (Some(Seen { at, answer: Err(ScrapeError::Timeout), misses: 0 }), 4, false),
-        (Some(Seen { at, answer: Err(ScrapeError::Timeout), misses: 0 }), 5, true),
+        (Some(missed(0)), 4, false),
+        (Some(missed(0)), 5, true),
+        (Some(missed(MOST_MISSES - 1)), 5, true),
+        // A fleet that cannot be reached is asked seldom, and a worker that has become ready at once.
+        (Some(missed(MOST_MISSES)), 29, false),
+        (Some(missed(MOST_MISSES)), 30, true),
+        (Some(Seen { ready: false, ..missed(MOST_MISSES) }), 5, true),
     ];
     for (known, seconds, due) in cases {
         assert_eq!(
@@ -172,13 +198,37 @@ fn one_answer_that_does_not_come_changes_nothing() {
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     let at = Instant::now();
     let answers = Answers::default();
-    let missed = || Seen { at, answer: Err(ScrapeError::Timeout), misses: 0 };
-    assert!(answers.keep("u", Seen { at, answer: Ok(Arc::new(worker("p"))), misses: 0 }));
+    let missed = || seen(at, Err(ScrapeError::Timeout));
+    assert!(answers.keep("u", seen(at, Ok(worker("p")))));
     for _ in 0..2 {
         assert!(!answers.keep("u", missed()));
         assert!(answers.of("u").unwrap().answer.is_ok());
     }
     assert!(answers.keep("u", missed()));
     assert!(answers.of("u").unwrap().answer.is_err());
-    assert!(answers.keep("u", Seen { at, answer: Ok(Arc::new(worker("p"))), misses: 0 }));
+    assert!(answers.keep("u", seen(at, Ok(worker("p")))));
+}
+
+#[tokio::test]
+async fn an_answer_is_dated_when_it_was_asked_for_and_due_again_by_its_round() {
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    let round = Instant::now();
+    let asked = round + Duration::from_secs(20);
+    let address = answering(http("200 OK", &serde_json::to_string(&worker("p")).unwrap())).await;
+    let target = Target {
+        key: Key { namespace: "n".into(), name: "p".into() },
+        uid: "u".into(),
+        address: address.ip(),
+        port: address.port(),
+        tls: false,
+        often: true,
+        ready: true,
+    };
+    let answers = Arc::new(Answers::default());
+    // It had to wait for its turn.
+    let told = answers.round(vec![target.clone()], round, move || asked).await;
+    assert_eq!(told, std::slice::from_ref(&target.key));
+    let seen = answers.of("u").unwrap();
+    assert_eq!((seen.at, seen.answer.is_ok()), (asked, true));
+    assert!(is_due(&target, Some(&seen), round + OFTEN));
 }

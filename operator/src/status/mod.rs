@@ -20,7 +20,8 @@ use crate::desired::selector_text;
 use crate::observe::WorkerPod;
 use crate::plan::{Agreed, Consistency};
 use crate::scale::Scaled;
-use crate::scrape::Figures;
+use crate::scrape::{Figures, ScrapeError};
+use crate::size::count;
 use crate::types::{DataPipelineStatus, PlacementStatus, ScalingStatus};
 use crate::validate::ValidatedPipeline;
 
@@ -53,6 +54,8 @@ pub struct Facts<'a> {
     pub deployment_is_old: bool,
     /// What its workers say, by pod.
     pub workers: &'a [(&'a str, &'a WorkerStatus)],
+    /// One of those that say nothing, and why.
+    pub silent: Option<(&'a str, &'a ScrapeError)>,
     /// The recorded plan.
     pub agreed: Option<&'a Agreed>,
     /// Whether all agree with it.
@@ -155,10 +158,6 @@ fn scaling(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) -> Sc
         previous_replicas: if changed { Some(before.desired_replicas) } else { old.previous_replicas },
         ..figures(before.scaling.as_ref(), facts.figures)
     }
-}
-
-fn count(number: usize) -> i32 {
-    i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 /// Figures that hardly moved stay as they were written.

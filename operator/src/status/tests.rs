@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::json;
 
 use super::*;
-use crate::observe::Trouble;
+use crate::observe::{Trouble, TroubleKind};
 use crate::scrape::tests::worker;
 use crate::validate::tests::pipeline;
 
@@ -38,6 +38,7 @@ struct Case {
     changing: bool,
     scaled: Option<Scaled>,
     workers: Vec<(&'static str, WorkerStatus)>,
+    silent: Option<ScrapeError>,
     consistency: Option<Consistency>,
     obstacle: Option<Obstacle>,
 }
@@ -53,6 +54,7 @@ impl Case {
             deployment: self.deployment.as_ref(),
             deployment_is_old: self.deployment_is_old,
             workers: &workers,
+            silent: self.silent.as_ref().map(|error| ("a", error)),
             agreed: None,
             consistency: self.consistency.as_ref().unwrap_or(&Consistency::Agree),
             placement: PlacementStatus { nodes: 1, max_per_node: 1, skew: Some(0) },
@@ -101,12 +103,24 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
         (Case { lines: "replicas: 0", ..Case::default() }, "True", "NoWorkersWanted"),
         (Case { lines: "suspend: true", ..Case::default() }, "False", "Suspended"),
         (
-            Case { pods: vec![troubled("a", Trouble::Image("no such image".into()))], ..Case::default() },
+            Case {
+                pods: vec![troubled(
+                    "a",
+                    Trouble { kind: TroubleKind::Image, words: "no such image".into() },
+                )],
+                ..Case::default()
+            },
             "False",
             "ImagePullFailed",
         ),
         (
-            Case { pods: vec![troubled("a", Trouble::Unschedulable("0/3 nodes".into()))], ..Case::default() },
+            Case {
+                pods: vec![troubled(
+                    "a",
+                    Trouble { kind: TroubleKind::Unschedulable, words: "0/3 nodes".into() },
+                )],
+                ..Case::default()
+            },
             "False",
             "Unschedulable",
         ),
@@ -154,10 +168,26 @@ fn ready_says_the_one_thing_that_is_in_the_way() {
 }
 
 #[test]
+fn why_no_worker_answers_is_told() {
+    let told = |silent| {
+        let case = Case { pods: vec![pod("a", true)], silent, ..Case::default() };
+        condition(&case.status(&DataPipelineStatus::default(), 0), "SourceReady").message.clone()
+    };
+    assert_eq!(told(None), "no worker says what it has read");
+    assert_eq!(
+        told(Some(ScrapeError::Timeout)),
+        "no worker says what it has read; a: it did not answer within 2 s"
+    );
+}
+
+#[test]
 fn a_worker_that_does_not_start_degrades_what_serves() {
     let case = Case {
         lines: "replicas: 1",
-        pods: vec![pod("a", true), troubled("b", Trouble::Crashes("error: access denied".into()))],
+        pods: vec![
+            pod("a", true),
+            troubled("b", Trouble { kind: TroubleKind::Crashes, words: "error: access denied".into() }),
+        ],
         deployment: Some(deployment(1, 0, 1)),
         workers: vec![("a", worker("p"))],
         ..Case::default()
@@ -221,7 +251,10 @@ fn a_transition_keeps_its_time_until_the_next() {
 #[test]
 fn news_is_told_once() {
     let well = Case { pods: vec![pod("a", true)], workers: vec![("a", worker("p"))], ..Case::default() };
-    let ill = Case { pods: vec![troubled("a", Trouble::Crashes("x".into()))], ..Case::default() };
+    let ill = Case {
+        pods: vec![troubled("a", Trouble { kind: TroubleKind::Crashes, words: "x".into() })],
+        ..Case::default()
+    };
     let start =
         Case { pods: vec![pod("a", false)], consistency: Some(Consistency::Unknown), ..Case::default() };
     let reasons = |before: &DataPipelineStatus, after: &DataPipelineStatus| -> Vec<(bool, String)> {
@@ -276,6 +309,7 @@ fn figures_alone_are_written_seldom_and_only_when_they_moved() {
 #[test]
 fn a_size_that_the_operator_decides_has_its_reason_and_says_when_nobody_can_be_seen() {
     let scaled = |reason, limited_by| Scaled {
+        ignored: None,
         workers: 8,
         reason,
         limited_by,

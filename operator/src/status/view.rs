@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::rollout::Rollout;
 use super::{Conditions, Facts, Obstacle, Truth};
-use crate::observe::{Trouble, WorkerPod};
+use crate::observe::{Trouble, TroubleKind, WorkerPod};
 use crate::plan::Consistency;
 use crate::spread;
 use crate::types::AutoscalingMode;
@@ -60,7 +60,7 @@ impl View<'_> {
             return ("PlanDiffers", message);
         }
         if let Some((pod, trouble)) = self.trouble() {
-            return (trouble.reason(), troubled(pod, trouble));
+            return (trouble.kind.reason(), troubled(pod, trouble));
         }
         if let Some((reason, message)) = self.missing() {
             return (reason, message);
@@ -185,7 +185,7 @@ impl View<'_> {
             .facts
             .obstacle
             .map(words)
-            .or_else(|| self.trouble().map(|(pod, trouble)| (trouble.reason(), troubled(pod, trouble))))
+            .or_else(|| self.trouble().map(|(pod, trouble)| (trouble.kind.reason(), troubled(pod, trouble))))
             .or_else(|| Some(("PlanDiffers", self.plans_differ()?)))
             .or_else(|| self.missing())
             .or_else(|| Some(("WorkerProblem", self.problems()?)));
@@ -309,7 +309,7 @@ impl View<'_> {
         let workers = self.facts.workers;
         let read = workers.iter().any(|(_, status)| !status.streams.is_empty());
         let reading = workers.iter().find_map(|(pod, status)| Some((pod, status.doing.as_deref()?)));
-        let crashed = self.trouble().filter(|(_, trouble)| matches!(trouble, Trouble::Crashes(_)));
+        let crashed = self.trouble().filter(|(_, trouble)| trouble.kind == TroubleKind::Crashes);
         match (read, reading, crashed) {
             (true, _, _) => conditions.set("SourceReady", Truth::True, "DataRead", ""),
             (false, _, Some((pod, trouble))) => {
@@ -319,12 +319,9 @@ impl View<'_> {
                 conditions.set("SourceReady", Truth::False, "ReadingData", &format!("{pod} is {doing}"));
             }
             (false, None, None) => {
-                conditions.set(
-                    "SourceReady",
-                    Truth::Unknown,
-                    "NoWorkerAnswers",
-                    "no worker says what it has read",
-                );
+                let why = self.facts.silent.map(|(pod, error)| format!("; {pod}: {error}"));
+                let message = format!("no worker says what it has read{}", why.unwrap_or_default());
+                conditions.set("SourceReady", Truth::Unknown, "NoWorkerAnswers", &message);
             }
         }
     }
@@ -339,7 +336,7 @@ impl View<'_> {
 }
 
 fn troubled(pod: &WorkerPod, trouble: &Trouble) -> String {
-    format!("{}: {}; {}", pod.name, trouble.words(), trouble.remedy())
+    format!("{}: {}; {}", pod.name, trouble.words, trouble.kind.remedy())
 }
 
 fn words(obstacle: &Obstacle) -> (&'static str, String) {

@@ -4,6 +4,12 @@
 //! and in a cluster; what only a cluster reads is written here. A field stands here only when code reads it.
 #![expect(clippy::duplicated_attributes, reason = "each column of kubectl has a type of its own")]
 
+/// Who decides how many workers there are.
+mod autoscaling;
+/// On which nodes workers run.
+mod placement;
+/// The schema of a template that is merged.
+mod pod_template;
 /// What is observed of a pipeline.
 mod status;
 
@@ -12,17 +18,25 @@ use std::collections::BTreeMap;
 use feedmill_protocol::pipeline::spec::{
     CacheSpec, LimitsSpec, ProcessorSpec, S3Spec, ServingSpec, StreamSpec,
 };
-use k8s_openapi::api::core::v1::{EnvVar, ResourceRequirements, Toleration};
+use k8s_openapi::api::core::v1::{EnvVar, ResourceRequirements};
 use k8s_openapi::api::networking::v1::NetworkPolicyPeer;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
+pub use autoscaling::{
+    AutoscalingMode, AutoscalingSpec, FallbackBehavior, FallbackSpec, ReportsSpec, TargetSpec,
+};
+pub use placement::{GpuNodes, PlacementSpec, SpreadMode, SpreadSpec, WhenUnsatisfiable};
 pub use status::{DataPipelineStatus, PlacementStatus, ScalingStatus};
 
 /// Most workers of a pipeline.
 pub const MAX_WORKERS: i32 = 10_000;
+
+/// A share of workers.
+const PERCENT: &str = "^([0-9]|[1-9][0-9]|100)%$";
 
 /// A fleet of workers that reads training data and serves exact batches of it.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -83,7 +97,7 @@ pub struct DataPipelineSpec {
     pub suspend: bool,
     /// How many workers; `kubectl scale` and a HorizontalPodAutoscaler write it too.
     #[serde(default = "one")]
-    #[schemars(range(min = 0, max = 10_000))]
+    #[schemars(range(min = 0, max = MAX_WORKERS))]
     pub replicas: i32,
     /// Where `s3://` addresses lead.
     #[serde(default)]
@@ -124,198 +138,11 @@ pub struct DataPipelineSpec {
     /// What workers are made of.
     #[serde(default)]
     pub worker: WorkerSpec,
-}
-
-/// Who decides how many workers there are.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct AutoscalingSpec {
-    /// Manual: `replicas`. External: `replicas`, written by another scaler, within the bounds. Internal: the operator, from what trainers
-    /// report; `replicas` is then only the first size.
-    #[serde(default)]
-    pub mode: AutoscalingMode,
-    /// Fewest workers; at least 1 in mode Internal, because trainers report to workers.
-    #[serde(default = "one")]
-    #[schemars(range(min = 0, max = 10_000))]
-    pub min_replicas: i32,
-    /// Most workers.
-    #[schemars(range(min = 1, max = 10_000))]
-    pub max_replicas: i32,
-    /// What mode Internal aims at.
-    #[serde(default)]
-    pub target: TargetSpec,
-    /// When reports count in mode Internal, and what happens when they are lost.
-    #[serde(default)]
-    pub reports: ReportsSpec,
-    /// In mode Internal a fleet from which nobody has read for so long, in seconds, becomes as small as it may.
-    #[serde(default = "half_an_hour")]
-    #[schemars(range(min = 60, max = 604_800))]
-    pub idle_after_seconds: i32,
-}
-
-/// What mode Internal aims at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct TargetSpec {
-    /// A rank that waits for a larger share of its time is hungry, in percent.
-    #[schemars(range(min = 1, max = 50))]
-    pub max_wait_percent: i32,
-    /// Unless its queue is at least so full, in percent.
-    #[schemars(range(min = 1, max = 100))]
-    pub queue_fill_percent: i32,
-    /// The share of its capacity that a worker is planned to work at, in percent.
-    #[schemars(range(min = 10, max = 100))]
-    pub utilization_percent: i32,
-}
-
-impl Default for TargetSpec {
-    fn default() -> Self {
-        Self { max_wait_percent: 2, queue_fill_percent: 50, utilization_percent: 80 }
-    }
-}
-
-/// When reports count in mode Internal, and what happens when they are lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ReportsSpec {
-    /// Reports older than this, and than three steps, do not count, in seconds.
-    #[schemars(range(min = 5, max = 3600))]
-    pub stale_after_seconds: i32,
-    /// The share of a run's ranks that must report, in percent.
-    #[schemars(range(min = 1, max = 100))]
-    pub min_ranks_percent: i32,
-    /// So many windows of 10 s without reports until the fallback counts.
-    #[schemars(range(min = 1, max = 8640))]
-    pub failure_threshold: i32,
-    /// The size without reports.
-    pub fallback: FallbackSpec,
-}
-
-impl Default for ReportsSpec {
-    fn default() -> Self {
-        Self {
-            stale_after_seconds: 15,
-            min_ranks_percent: 80,
-            failure_threshold: 12,
-            fallback: FallbackSpec::default(),
-        }
-    }
-}
-
-/// The size without reports. None of these makes a fleet smaller.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct FallbackSpec {
-    /// What is kept.
-    pub behavior: FallbackBehavior,
-    /// At least so many, with CurrentReplicasIfHigher.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 10_000))]
-    pub replicas: Option<i32>,
-}
-
-/// The size without reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum FallbackBehavior {
-    /// As it is.
-    #[default]
-    CurrentReplicas,
-    /// As it is, and at least `replicas`.
-    CurrentReplicasIfHigher,
-}
-
-/// Who decides how many workers there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum AutoscalingMode {
-    /// People. Not `Off`, which YAML without quotes reads as false.
-    #[default]
-    Manual,
-    /// Another scaler, through the scale subresource.
-    External,
-    /// The operator.
-    Internal,
-}
-
-/// On which nodes workers run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PlacementSpec {
-    /// How workers are spread, so that no node's network card carries them all.
-    #[serde(default)]
-    pub spread: SpreadSpec,
-    /// Whether nodes with accelerators may be used.
-    #[serde(default)]
-    pub gpu_nodes: GpuNodes,
-    /// Labels that nodes must have.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub node_selector: BTreeMap<String, String>,
-    /// Taints of nodes that do not matter.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
-    pub tolerations: Vec<Toleration>,
-    /// Priority class of the pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
-    pub priority_class_name: Option<String>,
-}
-
-/// How workers are spread.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SpreadSpec {
-    /// How.
-    pub mode: SpreadMode,
-    /// By how many workers two places may differ.
-    #[schemars(range(min = 1, max = 100))]
-    pub max_skew: i32,
-    /// What happens to a worker for which there is no such place.
-    pub when_unsatisfiable: WhenUnsatisfiable,
-    /// The node label whose values are the places.
-    #[schemars(length(min = 1, max = 316))]
-    pub topology_key: String,
-}
-
-impl Default for SpreadSpec {
-    fn default() -> Self {
-        Self {
-            mode: SpreadMode::default(),
-            max_skew: 1,
-            when_unsatisfiable: WhenUnsatisfiable::default(),
-            topology_key: "kubernetes.io/hostname".into(),
-        }
-    }
-}
-
-/// How workers are spread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum SpreadMode {
-    /// As evenly as can be.
-    #[default]
-    Even,
-    /// No two on one node.
-    OnePerNode,
-    /// As the scheduler likes.
-    None,
-}
-
-/// What happens to a worker for which there is no place within `maxSkew`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum WhenUnsatisfiable {
-    /// It runs anyway.
-    #[default]
-    ScheduleAnyway,
-    /// It waits.
-    DoNotSchedule,
-}
-
-/// Whether nodes with accelerators may be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum GpuNodes {
-    /// Not those with one of the operator's accelerator labels.
-    #[default]
-    Avoid,
-    /// Like any other.
-    Allow,
+    /// For what has no field here: merged over the template of workers' pods as Kubernetes merges patches, lists of containers, volumes
+    /// and variables by their names. What the operator must decide itself is refused.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schemars(schema_with = "pod_template::schema")]
+    pub pod_template: Map<String, Value>,
 }
 
 /// How workers are replaced by newer ones.
@@ -324,9 +151,11 @@ pub enum GpuNodes {
 pub struct UpdateStrategySpec {
     /// How many more than wanted, a number or percent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = PERCENT, "minimum" = 0, "maximum" = MAX_WORKERS))]
     pub max_surge: Option<IntOrString>,
     /// How many fewer than wanted, a number or percent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = PERCENT, "minimum" = 0, "maximum" = MAX_WORKERS))]
     pub max_unavailable: Option<IntOrString>,
 }
 
@@ -335,6 +164,7 @@ pub struct UpdateStrategySpec {
 #[serde(rename_all = "camelCase", default)]
 pub struct DisruptionBudgetSpec {
     /// A number or percent.
+    #[schemars(extend("pattern" = PERCENT, "minimum" = 0, "maximum" = MAX_WORKERS))]
     pub max_unavailable: IntOrString,
 }
 
@@ -368,7 +198,7 @@ pub struct WorkerSpec {
     pub image_pull_policy: Option<PullPolicy>,
     /// Secrets for the registry.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16))]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub image_pull_secrets: Vec<feedmill_protocol::pipeline::spec::SecretRef>,
     /// An account that exists; absent: one is made for the pipeline.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -382,7 +212,7 @@ pub struct WorkerSpec {
     pub resources: Option<ResourceRequirements>,
     /// Environment of the container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
     /// Labels of the pods.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -429,8 +259,4 @@ fn one() -> i32 {
 
 fn sixty() -> i32 {
     60
-}
-
-fn half_an_hour() -> i32 {
-    1800
 }

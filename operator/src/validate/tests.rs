@@ -1,4 +1,6 @@
+use feedmill_protocol::pipeline::{PROGRAM_BYTES, Quantity};
 use kube::core::ObjectMeta;
+use serde_json::Value;
 
 use super::*;
 use crate::desired::Installation;

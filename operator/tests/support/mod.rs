@@ -4,6 +4,9 @@
 //! cluster's tests show that part.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+/// One pipeline and its operator.
+mod fleet;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,8 +18,13 @@ use feedmill_operator::types::DataPipeline;
 use http::{Method, StatusCode, header};
 use kube::Client;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+#[allow(unused_imports, reason = "each test file uses some of it")]
+pub use fleet::{Fleet, operator};
+
+/// The only namespace of these tests.
+pub const NAMESPACE: &str = "team";
 
 /// Where an object stands: `apis/apps/v1/deployments`, namespace, name.
 type Place = (String, String, String);
@@ -41,6 +49,10 @@ struct Store {
     unlisted: Vec<String>,
     /// Watches that began before the last change of this number are ended.
     cuts: u64,
+    /// Changes up to this version are forgotten: a watch that would begin with one of them is told to list again.
+    oldest: u64,
+    /// Kinds of which no watch gets anything.
+    held: Vec<String>,
 }
 
 /// What happens to a request.
@@ -57,7 +69,6 @@ enum Fault {
 pub struct Server {
     store: Arc<Mutex<Store>>,
     version: watch::Sender<u64>,
-    pub client: Client,
 }
 
 struct Asked {
@@ -136,24 +147,32 @@ fn json_response(status: StatusCode, value: &Value) -> Response {
 }
 
 fn refusal(code: StatusCode, reason: &str) -> Response {
-    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16(), "reason": reason, "message": reason});
-    json_response(code, &body)
+    json_response(code, &failure(code, reason))
+}
+
+/// The same as an event of a watch.
+fn told(code: StatusCode, reason: &str) -> Response {
+    json_response(StatusCode::OK, &json!({"type": "ERROR", "object": failure(code, reason)}))
+}
+
+fn failure(code: StatusCode, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code.as_u16(), "reason": reason, "message": reason})
 }
 
 impl Server {
     /// A server without objects.
-    pub async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let config = kube::Config::new(format!("http://{address}").parse().unwrap());
-        let server = Self {
-            store: Arc::default(),
-            version: watch::Sender::new(0),
-            client: Client::try_from(config).unwrap(),
-        };
-        let router = Router::new().fallback(answer).with_state(server.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        server
+    pub fn start() -> Self {
+        Self { store: Arc::default(), version: watch::Sender::new(0) }
+    }
+
+    /// A client without sockets, for time would run on while a request is on its way; like the program's it tries nothing again.
+    pub fn client(&self) -> Client {
+        Client::new(self.router(), NAMESPACE)
+    }
+
+    /// What answers, to be served on a socket as well.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(answer).with_state(self.clone())
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Store) -> T) -> T {
@@ -174,9 +193,9 @@ impl Server {
     }
 
     /// Changes an object, as people or controllers do.
-    pub fn change(&self, group: &str, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+    pub fn change(&self, group: &str, name: &str, change: impl FnOnce(&mut Value)) {
         self.with(|store| {
-            let place = (group.to_owned(), namespace.to_owned(), name.to_owned());
+            let place = at(group, name);
             let mut object = store.objects[&place].clone();
             let spec = object["spec"].clone();
             change(&mut object);
@@ -189,9 +208,9 @@ impl Server {
     }
 
     /// Takes an object away, and with a pipeline everything that it owns.
-    pub fn remove(&self, group: &str, namespace: &str, name: &str) {
+    pub fn remove(&self, group: &str, name: &str) {
         self.with(|store| {
-            let place = (group.to_owned(), namespace.to_owned(), name.to_owned());
+            let place = at(group, name);
             let uid = store.objects[&place]["metadata"]["uid"].clone();
             store.delete(&place);
             let owned: Vec<Place> = store
@@ -205,15 +224,13 @@ impl Server {
     }
 
     /// An object, if it is there.
-    pub fn get(&self, group: &str, namespace: &str, name: &str) -> Option<Value> {
-        self.with(|store| {
-            store.objects.get(&(group.to_owned(), namespace.to_owned(), name.to_owned())).cloned()
-        })
+    pub fn get(&self, group: &str, name: &str) -> Option<Value> {
+        self.with(|store| store.objects.get(&at(group, name)).cloned())
     }
 
     /// Everything that an object has been, in this order.
-    pub fn history(&self, group: &str, namespace: &str, name: &str) -> Vec<Value> {
-        let wanted = (group.to_owned(), namespace.to_owned(), name.to_owned());
+    pub fn history(&self, group: &str, name: &str) -> Vec<Value> {
+        let wanted = at(group, name);
         self.with(|store| {
             let all = store.log.iter().filter(|(_, _, of, object)| place(of, object) == wanted);
             all.map(|(_, _, _, object)| object.clone()).collect()
@@ -262,6 +279,15 @@ impl Server {
         });
     }
 
+    /// From now on watches of this kind are silent: caches grow old. Or they get all that they have missed.
+    pub fn hold(&self, group: &str, is_held: bool) {
+        self.with(|store| {
+            store.held.retain(|other| other != group);
+            store.held.extend(is_held.then(|| group.to_owned()));
+        });
+        self.version.send_modify(|_| {});
+    }
+
     /// No request fails any more.
     pub fn calm(&self) {
         self.with(|store| store.weather = None);
@@ -280,8 +306,11 @@ impl Server {
                 3 => Fault::Refused(StatusCode::FORBIDDEN),
                 _ => Fault::Lost,
             };
-            let cut = chance.bool();
+            let (cut, forget) = (chance.bool(), chance.bool());
             store.cuts += u64::from(cut);
+            if cut && forget {
+                store.oldest = store.version;
+            }
             Some((fault, cut))
         })?;
         if cut {
@@ -295,11 +324,58 @@ impl Server {
         self.with(|store| store.until_failure.is_none())
     }
 
+    /// Waits until nothing has changed for two minutes, in which every pipeline is looked at.
+    pub async fn still(&self) {
+        let mut changes = self.version.subscribe();
+        let pause = std::time::Duration::from_secs(120);
+        while tokio::time::timeout(pause, changes.changed()).await.is_ok() {}
+    }
+
+    /// How many workers the Deployment of a pipeline wants.
+    pub fn replicas(&self, pipeline: &str) -> Option<i64> {
+        self.get(DEPLOYMENTS, &format!("{pipeline}-worker"))?["spec"]["replicas"].as_i64()
+    }
+
+    /// The reason of a condition of a pipeline.
+    pub fn reason(&self, pipeline: &str, condition: &str) -> Option<String> {
+        let object = self.get(PIPELINES, pipeline)?;
+        let found = object["status"]["conditions"].as_array()?.iter().find(|one| one["type"] == condition)?;
+        found["reason"].as_str().map(str::to_owned)
+    }
+
+    /// Waits until the Deployment of a pipeline wants so many workers.
+    pub async fn wanted(&self, pipeline: &str, workers: i64) {
+        let what = format!("{workers} workers of {pipeline} are wanted");
+        self.until(&what, |server| server.replicas(pipeline) == Some(workers)).await;
+    }
+
+    /// Waits until a condition of a pipeline has a reason.
+    pub async fn told(&self, pipeline: &str, condition: &str, reason: &str) {
+        let what = format!("{condition} of {pipeline} is {reason}");
+        self.until(&what, |server| server.reason(pipeline, condition).as_deref() == Some(reason)).await;
+    }
+
+    /// What stands there, without what differs from run to run.
+    pub fn settled(&self) -> Vec<(&'static str, Value)> {
+        [DEPLOYMENTS, REVISIONS, SERVICES, MAPS, ACCOUNTS, BUDGETS]
+            .into_iter()
+            .map(|group| {
+                let mut objects = self.all(group);
+                for object in &mut objects {
+                    for field in ["uid", "resourceVersion", "generation"] {
+                        object["metadata"].as_object_mut().unwrap().remove(field);
+                    }
+                }
+                (group, json!(objects))
+            })
+            .collect()
+    }
+
     /// Waits until something holds of the server.
     pub async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let mut changes = self.version.subscribe();
         let waiting = async {
-            while !holds(self) {
+            loop {
                 changes.borrow_and_update();
                 if holds(self) {
                     return;
@@ -307,11 +383,15 @@ impl Server {
                 changes.changed().await.unwrap();
             }
         };
-        // Far beyond what anything here takes; only a test that fails waits so long.
-        if tokio::time::timeout(std::time::Duration::from_secs(300), waiting).await.is_err() {
+        // In virtual time, and far beyond what anything here takes: watches that are cut off again and again pause for half a minute each.
+        if tokio::time::timeout(std::time::Duration::from_secs(7200), waiting).await.is_err() {
             panic!("never: {what}; writes: {:#?}", self.writes());
         }
     }
+}
+
+fn at(group: &str, name: &str) -> Place {
+    (group.to_owned(), NAMESPACE.to_owned(), name.to_owned())
 }
 
 fn place(group: &str, object: &Value) -> Place {
@@ -466,7 +546,12 @@ impl Server {
 
     fn watch(&self, group: String, selector: String, from: u64) -> Response {
         let changes = self.version.subscribe();
-        let cuts = self.with(|store| store.cuts);
+        let (cuts, oldest) = self.with(|store| (store.cuts, store.oldest));
+        if from < oldest {
+            let expired = refusal(StatusCode::GONE, "Expired");
+            // A real one says it in either way.
+            return if oldest % 2 == 0 { expired } else { told(StatusCode::GONE, "Expired") };
+        }
         let start = (self.clone(), changes, from);
         let stream = futures_util::stream::unfold(start, move |(server, mut changes, from)| {
             let (group, selector) = (group.clone(), selector.clone());
@@ -476,10 +561,15 @@ impl Server {
                     if server.with(|store| store.cuts) != cuts {
                         return None;
                     }
+                    if server.with(|store| store.held.contains(&group)) {
+                        changes.changed().await.ok()?;
+                        continue;
+                    }
                     let (lines, last) = server.with(|store| {
-                        let new = store.log.iter().filter(|(version, _, of, object)| {
-                            *version > from && *of == group && selected(object, &selector)
-                        });
+                        let first = store.log.partition_point(|(version, ..)| *version <= from);
+                        let new = store.log[first..]
+                            .iter()
+                            .filter(|(_, _, of, object)| *of == group && selected(object, &selector));
                         let lines: String = new
                             .map(|(_, event, _, object)| {
                                 format!("{}\n", json!({"type": event, "object": object}))
@@ -584,6 +674,14 @@ fn is_another(object: &Value, uid: &Value) -> bool {
 pub const PIPELINES: &str = "apis/feedmill.dev/v1alpha1/datapipelines";
 /// Where Deployments stand.
 pub const DEPLOYMENTS: &str = "apis/apps/v1/deployments";
+/// Where former templates stand.
+pub const REVISIONS: &str = "apis/apps/v1/controllerrevisions";
+/// Where ConfigMaps stand.
+pub const MAPS: &str = "api/v1/configmaps";
+/// Where accounts stand.
+pub const ACCOUNTS: &str = "api/v1/serviceaccounts";
+/// Where disruption budgets stand.
+pub const BUDGETS: &str = "apis/policy/v1/poddisruptionbudgets";
 /// Where Services stand.
 pub const SERVICES: &str = "api/v1/services";
 /// Where pods stand.
@@ -592,7 +690,9 @@ pub const PODS: &str = "api/v1/pods";
 /// A pipeline as the API server stores it: defaults filled in.
 pub fn pipeline(name: &str, spec: &Value) -> Value {
     let mut whole = json!({
-        "metadata": {"name": name, "namespace": "team", "generation": 1, "uid": format!("uid-of-{name}")},
+        "apiVersion": "feedmill.dev/v1alpha1",
+        "kind": "DataPipeline",
+        "metadata": {"name": name, "namespace": NAMESPACE, "generation": 1, "uid": format!("uid-of-{name}")},
         "spec": {
             "streams": [{"name": "train", "datasets": [{"name": "a", "uri": "s3://b/k"}]}],
             "processor": {"uri": "s3://b/p/"},
@@ -600,16 +700,6 @@ pub fn pipeline(name: &str, spec: &Value) -> Value {
         },
     });
     merge(&mut whole["spec"], spec);
-    let typed: DataPipeline = serde_json::from_value(
-        serde_json::from_value::<Value>(
-            json!({"apiVersion": "feedmill.dev/v1alpha1", "kind": "DataPipeline"}),
-        )
-        .map(|mut head| {
-            merge(&mut head, &whole);
-            head
-        })
-        .unwrap(),
-    )
-    .unwrap();
+    let typed: DataPipeline = serde_json::from_value(whole).unwrap();
     serde_json::to_value(typed).unwrap()
 }

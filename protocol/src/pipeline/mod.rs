@@ -16,5 +16,9 @@ pub use quantity::{Quantity, QuantityError};
 pub use spec::Pipeline;
 pub use validated::{FieldError, ValidatedPipeline};
 
+/// What a worker's program needs beside its budgets, in bytes: code, tables, queues, connections. The product's promise is resident memory of
+/// at most the budgets and 300 MB; a worker whose memory limit is below refuses to start.
+pub const PROGRAM_BYTES: u64 = 300_000_000;
+
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,8 @@ use super::whole;
 const ADDRESS: &str = "^(s3://[^/]+/|file:///)";
 /// Names that stand in paths and labels.
 const NAME: &str = "^[a-z]([-a-z0-9]*[a-z0-9])?$";
+/// Names of Kubernetes' objects.
+const OBJECT: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 /// Whole numbers that JSON carries exactly.
 const MAX_EXACT: u64 = (1 << 53) - 1;
 
@@ -85,6 +87,9 @@ pub struct PipelineSpec {
     /// What only a cluster reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<Value>,
+    /// What only a cluster reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_template: Option<Value>,
 }
 
 impl PipelineSpec {
@@ -114,6 +119,7 @@ impl PipelineSpec {
             drain_seconds: None,
             network_policy: None,
             worker: None,
+            pod_template: None,
         }
     }
 }
@@ -137,6 +143,40 @@ pub struct S3Spec {
     /// `session-token`, which workers read again when they change. Absent: what the pods have (web identity, instance).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials_secret_ref: Option<SecretRef>,
+    /// In a cluster: certificates of the authorities that S3 servers are signed by; no others are then trusted. Absent: those of the
+    /// worker's image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_bundle_ref: Option<BundleRef>,
+}
+
+/// A key of a ConfigMap or Secret of the pipeline's namespace, with certificates in PEM.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BundleRef {
+    /// What it is.
+    #[serde(default)]
+    pub kind: BundleKind,
+    /// Its name.
+    #[schemars(length(min = 1, max = 253), regex(pattern = OBJECT))]
+    pub name: String,
+    /// The key.
+    #[serde(default = "ca_crt")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = "^[-._a-zA-Z0-9]+$"))]
+    pub key: String,
+}
+
+/// What holds certificates of authorities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BundleKind {
+    /// A ConfigMap.
+    #[default]
+    ConfigMap,
+    /// A Secret.
+    Secret,
+}
+
+fn ca_crt() -> String {
+    "ca.crt".into()
 }
 
 /// A Secret of the pipeline's namespace.
@@ -144,7 +184,7 @@ pub struct S3Spec {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecretRef {
     /// Its name.
-    #[schemars(length(min = 1, max = 253), regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = OBJECT))]
     pub name: String,
 }
 

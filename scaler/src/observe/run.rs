@@ -1,4 +1,4 @@
-//! Takes one run's reports, gives how long its ranks waited, how full their queues were and what the run could use.
+//! Takes one run's reports on one stream, gives how long its ranks waited, how full their queues were and what the run could use.
 //!
 //! Ranks make steps together, so a rank that waits for another one's data counts that as its own time. The rank that comes last waits for
 //! nobody: the least own time of all ranks is the step's. While nobody waits for data that is so on average, too; otherwise each rank has been
@@ -54,10 +54,13 @@ impl Own {
     }
 }
 
-/// One run in this window.
+/// One run in this window. What its ranks say of another stream has another sequence and other totals, and is followed apart.
 #[derive(Clone, Debug)]
 pub(super) struct RunTrack {
-    pub(super) name: String,
+    pub(super) run: String,
+    pub(super) stream: String,
+    /// What it is called, apart from the same run with another stream.
+    name: String,
     size: u32,
     sizes_differ: bool,
     /// By rank.
@@ -72,10 +75,13 @@ pub(super) struct RunTrack {
 }
 
 impl RunTrack {
-    /// Nothing is known of it.
-    pub(super) fn new(name: String) -> Self {
+    /// Nothing is known of it but who this report is from; `several` streams are followed.
+    pub(super) fn new(report: &RankReport, several: bool) -> Self {
+        let (run, stream) = (report.run.clone(), report.stream.clone());
         Self {
-            name,
+            name: if several { format!("{run}/{stream}") } else { run.clone() },
+            run,
+            stream,
             size: 0,
             sizes_differ: false,
             ranks: Vec::new(),

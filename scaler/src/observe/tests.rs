@@ -298,3 +298,33 @@ fn memory_is_bounded_whatever_is_reported() {
     assert_eq!(observer.window(FLEET, 6000 + FORGET_MS).runs.len(), MAX_RUNS);
     assert_eq!(observer.window(FLEET, 6001 + FORGET_MS).runs.len(), 0);
 }
+
+#[test]
+fn two_streams_of_one_run_are_followed_apart() {
+    let text = Stream { name: "text".into(), plan: PLAN.into() };
+    let mut both = Observer::new(vec![text, Stream { name: "train".into(), plan: PLAN.into() }], STALE);
+    let (mut first, mut last) = (observer(), None);
+    for ms in [100_000, 105_000, 110_000, 115_000] {
+        // The other stream began later, so its sequence is lower, and its ranks wait more.
+        let other = |rank| RankReport {
+            stream: "text".into(),
+            sequence: ms / 1000 - 90,
+            ..super::tests::report(rank, ms - 90_000, 0.8)
+        };
+        let change =
+            |_: u64, reports: &mut Vec<RankReport>| reports.splice(0..0, (0..4).map(other)).for_each(drop);
+        see(&mut both, ms, &change);
+        see(&mut first, ms, &|_, _| {});
+        if ms % 10_000 == 5_000 {
+            last = Some((both.window(FLEET, ms + 1000), first.window(FLEET, ms + 1000)));
+        }
+    }
+    let (both, alone) = last.unwrap();
+    let names: Vec<&str> = both.runs.iter().map(|run| run.name.as_str()).collect();
+    assert_eq!(names, ["run/text", "run/train"]);
+    let [text, train] = both.runs.as_slice() else { panic!() };
+    assert_eq!((text.reporting, text.contradicts), (4, false));
+    assert!((text.wait - 0.8).abs() < 0.01, "{text:?}");
+    // As if there were no other stream.
+    assert_eq!(Run { name: "run".into(), ..train.clone() }, alone.runs[0]);
+}

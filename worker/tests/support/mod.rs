@@ -59,6 +59,7 @@ pub fn settings() -> Settings {
         cache_dir: std::env::temp_dir(),
         s3_endpoint: None,
         s3_credentials: None,
+        s3_ca_file: None,
         plan_dir: None,
         drain: Duration::from_secs(20),
         exit_with_stdin: false,
