@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  what workers answer ─► observe ─► signals ─┐
-//!                           spec ─────────────┼─► decide: sight ─► size ─► hold ─► hunger ─► probation ─► bounds ─► decision, reason
-//!               state of the decision before ─┘                                                                      └─► state
+//!                           spec ─────────────┼─► decide: sight ─► size ─► hold ─► hunger ─► probation ─► margin ─► bounds ─► decision, reason
+//!               state of the decision before ─┘                                                                               └─► state
 //! ```
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,8 @@ mod hold;
 mod hunger;
 /// What workers answer becomes the signals of a window.
 pub mod observe;
+/// What is added to a size by arithmetic, and when it is not.
+mod margin;
 /// A smaller size is kept only if nobody waits for it.
 mod probation;
 /// Why: one sentence for every decision.

@@ -1,5 +1,6 @@
 //! Takes what happened under each policy, gives what it lost and cost, and how it took changes.
 
+use crate::goals::Sample;
 use crate::policy::{self, Policy};
 use crate::trace::{RANKS, Trace};
 use crate::world::{History, SCRAPE_EVERY, World};
@@ -37,6 +38,20 @@ impl Outcome {
     pub fn dollars(&self) -> f64 {
         self.lost_gpu_hours * GPU_HOUR + self.worker_hours * WORKER_HOUR
     }
+}
+
+/// Runs all these traces under every policy, once for each seed; seeds run beside each other.
+#[must_use]
+pub fn sample(traces: &[Trace], seeds: &[u64]) -> Vec<Sample> {
+    let one = |seed: u64| Sample {
+        seed,
+        all: traces.iter().map(|trace| (trace.clone(), compare(trace, seed))).collect(),
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = seeds.iter().map(|seed| scope.spawn(move || one(*seed))).collect();
+        let ended = |seed: std::thread::ScopedJoinHandle<'_, Sample>| seed.join();
+        running.into_iter().map(|seed| ended(seed).unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
 }
 
 /// Runs one trace under every policy.

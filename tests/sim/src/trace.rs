@@ -47,6 +47,9 @@ pub const STEP_NOISE: f64 = 0.03;
 /// Batches vary by about so much.
 pub const BATCH_NOISE: f64 = 0.15;
 
+/// The trace in which nothing happens.
+pub const STEADY: &str = "steady";
+
 const MINUTE: f64 = 60.0;
 
 impl Trace {
@@ -133,7 +136,7 @@ fn last(values: &[(f64, f64)], at: f64) -> f64 {
 pub fn all() -> Vec<Trace> {
     let plain = Trace::plain;
     vec![
-        plain("steady", "nothing changes"),
+        plain(STEADY, "nothing changes"),
         Trace {
             step: vec![(0.0, 1.0), (20.0 * MINUTE, 0.25), (45.0 * MINUTE, 1.0)],
             seconds: 75.0 * MINUTE,
