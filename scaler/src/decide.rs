@@ -215,9 +215,13 @@ fn seen(
     state: &mut State,
 ) -> (u32, Reason) {
     let hunger = hunger::count(spec, clear, size, current, hold.pending, state);
-    let size = margin::look(size, hunger.waits, current, hold.pending, state);
     let hungry = Reason::Hungry { wait: clear.wait, fill: clear.fill, windows: state.hungry };
-    if let Some(before) = probation::look(spec, hunger.waits, size, current, now, state) {
+    let before = probation::look(spec, hunger.waits, size, current, now, state);
+    let size = margin::look(size, hunger.waits, current, hold.pending, state);
+    // A training that has become quicker needs more than there was before the try.
+    let quicker =
+        hunger.hungry && hunger.rising && size.is_some_and(|size| before < Some(whole(size.workers)));
+    if let Some(before) = before.filter(|_| !quicker) {
         return (before, Reason::Reverted { wait: clear.wait, tried: current });
     }
     let patience = spec.timing.hungry_windows.max(1);
@@ -271,8 +275,9 @@ fn fewer(
     // Without a size by arithmetic nothing says how far down is safe.
     let soon = ((f64::from(enough) * FAR_SOONER) as u32).max(1);
     // Where arithmetic was wrong lately, small steps find the size.
-    let far = size::most(state, soon)
-        .filter(|bare| state.reverts == 0 && f64::from(least(*bare, margin::WHOLE)) < f64::from(current) * FAR);
+    let far = size::most(state, soon).filter(|bare| {
+        state.reverts == 0 && f64::from(least(*bare, margin::WHOLE)) < f64::from(current) * FAR
+    });
     let (wish, needed) = match far {
         Some(bare) if windows >= soon => (least(bare, margin::WHOLE).max(factor_of(FAR_SHRINK)), bare),
         _ if windows >= enough => {

@@ -44,7 +44,8 @@ pub(crate) fn count(
 ) -> Hunger {
     let target = spec.target();
     let waits = clear.wait > target.wait;
-    let hungry = waits && (clear.fill < target.fill || (clear.fill < FULL && clear.wait > LATE * target.wait));
+    let hungry =
+        waits && (clear.fill < target.fill || (clear.fill < FULL && clear.wait > LATE * target.wait));
     let rising = size.is_some_and(|size| size.workers > f64::from(current) * DEADBAND);
     // A training whose need is not known yet may need more in a moment.
     let known = size.is_some_and(|size| size.complete) && clear.silent.is_none();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::prometheus::{Mute, Unanswered};
 use crate::sight::Blind;
 use crate::signals::{Fleet, Run, Workers};
 use crate::spec::Reports;
@@ -29,6 +30,7 @@ fn signals(replicas: u32, demand: f64, wait: f64, fill: f64) -> Signals {
             fill,
             demand: Some(demand),
         }],
+        ..Signals::default()
     }
 }
 
@@ -596,12 +598,14 @@ prop_compose! {
     fn any_signals()(
         ready in 0u32..300, rollout in any::<bool>(), asked in 0u32..300, answered in 0u32..300, served in 0u64..1000,
         pulled in any::<bool>(), capacity in proptest::option::of(any_figure()), utilization in proptest::option::of(any_figure()),
-        runs in proptest::collection::vec(any_run(), 0..3),
+        runs in proptest::collection::vec(any_run(), 0..3), mute in proptest::bool::weighted(0.1),
     ) -> Signals {
+        let unanswered = mute.then(|| Unanswered { query: "wait".into(), why: Mute::Down });
         Signals {
             fleet: Fleet { replicas: None, ready, rollout },
             workers: Workers { asked, answered, served, pulled, capacity, utilization },
             runs,
+            unanswered,
         }
     }
 }

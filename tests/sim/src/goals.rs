@@ -197,9 +197,12 @@ fn ramps(samples: &[Sample]) -> Vec<Goal> {
         let (worst, place) = worst?;
         Some(Goal { name, text: text.to_owned(), limit, worst, place, held: worst <= limit })
     };
-    let text = format!("time until a start or {LARGE} x the need is over / the oracle's, {SCRAPE_EVERY:.0} s more being none");
+    let text = format!(
+        "time until a start or {LARGE} x the need is over / the oracle's, {SCRAPE_EVERY:.0} s more being none"
+    );
     let time = goal("ramp", &text, RAMP, time).map(|goal| Goal { held: in_time, ..goal });
-    let most = goal("overshoot", "most workers in the ten minutes after a change / the oracle's", OVERSHOOT, most);
+    let most =
+        goal("overshoot", "most workers in the ten minutes after a change / the oracle's", OVERSHOOT, most);
     [time, most].into_iter().flatten().collect()
 }
 

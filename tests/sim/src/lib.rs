@@ -6,15 +6,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
-/// What happens to a training.
-pub mod trace;
-/// Who decides the number of workers.
-pub mod policy;
-/// Ranks, workers, queues: a discrete-event simulation.
-pub mod world;
-/// What a run lost and cost.
-pub mod measure;
+/// A real run beside a simulated one.
+pub mod against;
 /// What it all adds up to, and which goals are held.
 pub mod goals;
+/// What a run lost and cost.
+pub mod measure;
 /// The table and the page.
 pub mod page;
+/// Who decides the number of workers.
+pub mod policy;
+/// Processes that run for a part of the time.
+pub mod throttle;
+/// What happens to a training.
+pub mod trace;
+/// Ranks, workers, queues: a discrete-event simulation.
+pub mod world;

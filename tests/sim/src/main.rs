@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Parser;
-use feedmill_sim::{goals, measure, page, trace};
+use feedmill_sim::{against, goals, measure, page, throttle, trace};
 
 /// Where the table is put in.
 const BEGIN: &str = "<!-- made by make sim: begin -->";
@@ -29,10 +29,23 @@ struct Arguments {
     /// Writes a page with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Runs this feedmill program, with slow workers on the quickstart's data, and simulates the same; from the repository's folder
+    #[arg(long, value_name = "PROGRAM", exclusive = true)]
+    against_local: Option<PathBuf>,
+    /// Lets the children of a process run for a part of the time, until standard input is closed
+    #[arg(long, value_name = "PROCESS", exclusive = true, hide = true)]
+    throttle: Option<u32>,
 }
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
+    if let Some(parent) = arguments.throttle {
+        throttle::throttle(parent);
+        return Ok(());
+    }
+    if let Some(program) = &arguments.against_local {
+        return against::against_local(program);
+    }
     let traces: Vec<_> =
         trace::all().into_iter().filter(|trace| trace.name.contains(&arguments.trace)).collect();
     let samples = measure::sample(&traces, &arguments.seeds);

@@ -2,7 +2,7 @@
 
 use crate::goals::Sample;
 use crate::policy::{self, Policy};
-use crate::trace::{RANKS, Trace};
+use crate::trace::Trace;
 use crate::world::{History, SCRAPE_EVERY, World};
 
 /// Dollars for an hour of one GPU, of the kind that is rented by the eight.
@@ -50,7 +50,10 @@ pub fn sample(traces: &[Trace], seeds: &[u64]) -> Vec<Sample> {
     std::thread::scope(|scope| {
         let running: Vec<_> = seeds.iter().map(|seed| scope.spawn(move || one(*seed))).collect();
         let ended = |seed: std::thread::ScopedJoinHandle<'_, Sample>| seed.join();
-        running.into_iter().map(|seed| ended(seed).unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        running
+            .into_iter()
+            .map(|seed| ended(seed).unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
     })
 }
 
@@ -63,7 +66,7 @@ pub fn compare(trace: &Trace, seed: u64) -> Vec<Outcome> {
 /// Runs one trace under one policy.
 pub fn one(trace: &Trace, policy: &mut dyn Policy, seed: u64) -> Outcome {
     let history = World::run(trace, policy, seed);
-    let lost = (history.meant - history.computed).max(0.0) * RANKS as f64 / 3600.0;
+    let lost = (history.meant - history.computed).max(0.0) * trace.shape.ranks as f64 / 3600.0;
     let ramps = trace.changes().into_iter().map(|at| ramp(&history, at)).collect();
     let later: Vec<f64> =
         history.changes.iter().map(|(at, _)| *at).filter(|at| *at > trace.seconds / 3.0).collect();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::goals::{Goal, Sample, Spread, Total, Verdict};
 use crate::measure::{GPU_HOUR, WORKER_HOUR};
 use crate::policy::{KNOWING, MAX};
-use crate::trace::{RANKS, Trace};
+use crate::trace::{SHAPE, Trace};
 use crate::world::SCRAPE_EVERY;
 
 /// Tables in Markdown. Those of single traces are of the first seed.
@@ -109,7 +109,8 @@ pub fn json(samples: &[Sample], verdict: &Verdict) -> Value {
         .iter()
         .map(|goal| json!({"goal": goal.name, "limit": goal.limit, "worst": round(goal.worst), "held": goal.held}))
         .collect();
-    let name = |index: Option<usize>| index.and_then(|index| verdict.totals.get(index)).map(|total| total.policy);
+    let name =
+        |index: Option<usize>| index.and_then(|index| verdict.totals.get(index)).map(|total| total.policy);
     let ours = verdict.totals.first();
     json!({
         "bench": "autoscaling_sim",
@@ -151,8 +152,9 @@ fn write_html(out: &mut String, samples: &[Sample], verdict: &Verdict, command: 
     )?;
     writeln!(
         out,
-        "<p>{RANKS} ranks in step; workers need 20 to 30 s to become ready; no policy may ask for more than {MAX}. \
-         A GPU costs ${GPU_HOUR:.2} an hour, a worker ${WORKER_HOUR:.2}. Written by <code>{command}</code>.</p>"
+        "<p>{} ranks in step; workers need 20 to 30 s to become ready; no policy may ask for more than {MAX}. \
+         A GPU costs ${GPU_HOUR:.2} an hour, a worker ${WORKER_HOUR:.2}. Written by <code>{command}</code>.</p>",
+        SHAPE.ranks
     )?;
     writeln!(out, "<table><tr><th>all traces<th>lost GPU-hours<th>worker-hours<th>together, $</tr>")?;
     for Total { policy, lost, hours, dollars } in &verdict.totals {
