@@ -28,9 +28,9 @@ const DECIDES_MS: u64 = 2000;
 const SLOWER: f64 = 10_000.0 / DECIDES_MS as f64;
 
 /// Seconds of a real run, about.
-const SECONDS: f64 = 150.0;
+const SECONDS: f64 = 100.0;
 /// Steps of the run that measures one worker.
-const ALONE: u64 = 60;
+const ALONE: u64 = 40;
 /// So many workers' worth of samples are wanted.
 const NEED: f64 = 4.0;
 /// What is said of a run is the mean of so many simulated ones.
@@ -71,7 +71,7 @@ pub fn against_local(program: &Path) -> anyhow::Result<()> {
     println!("|---|---|---|---|---|---|");
     let mut cases = Vec::new();
     let mut all = true;
-    for most in [8, 3, 2] {
+    for most in [8, 2] {
         let real = real(program, most, step_ms)?;
         let simulated = simulated(alone, most, step_ms, real.seconds);
         let (wait, size) = (simulated.wait / real.wait.max(1e-9), simulated.size / real.size.max(1e-9));

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A child runs for so long.
+/// So many children run one after another, so that a core never has two of them. A ninth shares the slot of the first.
+const SLOTS: usize = 8;
+/// And each for so long. Short against what a batch takes, long against what a timer is late.
 const RUNS: Duration = Duration::from_millis(12);
-/// And then stands still for so long. Short against what a batch takes, long against what a timer is late.
-const STANDS: Duration = Duration::from_millis(88);
 
 /// Throttles the children of a process until that ends or standard input is closed.
 pub fn throttle(parent: u32) {
@@ -26,9 +26,15 @@ pub fn throttle(parent: u32) {
     while !closed.load(Ordering::Relaxed) {
         let Ok(children) = children(parent) else { return };
         tell(&children, Signal::STOP);
-        std::thread::sleep(STANDS);
-        tell(&children, Signal::CONT);
-        std::thread::sleep(RUNS);
+        for slot in 0..SLOTS {
+            let now: Vec<Pid> = children.iter().skip(slot).step_by(SLOTS).copied().collect();
+            tell(&now, Signal::CONT);
+            std::thread::sleep(RUNS);
+            tell(&now, Signal::STOP);
+        }
+        if closed.load(Ordering::Relaxed) {
+            tell(&children, Signal::CONT);
+        }
     }
 }
 
