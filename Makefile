@@ -1,6 +1,6 @@
 # Feedmill's commands; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites versitygw promtool helm quickstart test test-python test-cluster scenarios images cluster-build cluster-up cluster-down wheel soak ladder format lint docs screenshots sim
+.PHONY: help prerequisites versitygw promtool helm quickstart test test-python test-cluster scenarios images cluster-build cluster-up cluster-down wheel soak ladder format lint docs screenshots sim sim-local
 
 CARGO ?= cargo
 
@@ -86,3 +86,7 @@ screenshots: prerequisites ## take the pictures of docs/show.md again
 sim: ## simulate autoscaling; writes docs/performance/autoscaling.md's table and autoscaling.html
 	$(CARGO) run --quiet --release --locked -p feedmill-sim -- \
 	    --markdown docs/performance/autoscaling.md --html docs/performance/autoscaling.html
+
+sim-local: ## hold the simulator against a real feedmill local --autoscale with slow workers; ten minutes on an idle machine
+	$(CARGO) build --quiet --release --locked -p feedmill -p feedmill-sim
+	$(CARGO) run --quiet --release --locked -p feedmill-sim -- --against-local $${CARGO_TARGET_DIR:-target}/release/feedmill

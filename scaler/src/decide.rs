@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::bounds::{self, Limit};
 use crate::hold;
 use crate::hunger;
+use crate::margin;
 use crate::probation;
 use crate::reason::Reason;
 use crate::sight::{self, Clear, Sight};
@@ -29,6 +30,9 @@ const SATED_SHRINK: f64 = 0.9;
 /// it may grow at once.
 const FAR: f64 = 0.75;
 const FAR_SHRINK: f64 = 1.0 / bounds::GROWTH as f64;
+
+/// And after this part of the time that a small step waits for: steps say how much too large it is, not the lack of waiting.
+const FAR_SOONER: f64 = 0.4;
 
 /// How many, and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,6 +114,7 @@ fn resumed(state: State, now: u64) -> State {
         capacity: state.capacity,
         capacity_of: state.capacity_of,
         reach: state.reach,
+        margin: state.margin,
         quiet_since_ms: state.quiet_since_ms.filter(|since| *since <= now),
         reverts: state.reverts,
         // A clock that was set back must not forbid it for ever.
@@ -211,7 +216,12 @@ fn seen(
 ) -> (u32, Reason) {
     let hunger = hunger::count(spec, clear, size, current, hold.pending, state);
     let hungry = Reason::Hungry { wait: clear.wait, fill: clear.fill, windows: state.hungry };
-    if let Some(before) = probation::look(spec, hunger.hungry, current, now, state) {
+    let before = probation::look(spec, hunger.waits, size, current, now, state);
+    let size = margin::look(size, hunger.waits, current, hold.pending, state);
+    // A training that has become quicker needs more than there was before the try.
+    let quicker =
+        hunger.hungry && hunger.rising && size.is_some_and(|size| before < Some(whole(size.workers)));
+    if let Some(before) = before.filter(|_| !quicker) {
         return (before, Reason::Reverted { wait: clear.wait, tried: current });
     }
     let patience = spec.timing.hungry_windows.max(1);
@@ -255,22 +265,33 @@ fn fewer(
     state: &mut State,
 ) -> Option<(u32, Reason)> {
     let windows = state.sated;
-    let sated = windows >= spec.timing.sated_windows.max(1);
-    if !sated || hold.pending > 0 || state.probation.is_some() || now < state.shrink_not_before_ms {
+    let enough = spec.timing.sated_windows.max(1);
+    if hold.pending > 0 || state.probation.is_some() || now < state.shrink_not_before_ms {
         return None;
     }
-    // Without a size by arithmetic nothing says how far down is safe.
-    let needed = size::most(state)?;
     let reach = state.reach.unwrap_or(1.0).clamp(0.05, 1.0);
-    let least = whole(needed / reach);
+    let least = |bare: f64, margin: f64| whole(margin * bare / reach);
+    let factor_of = |factor: f64| ((f64::from(current) * factor) as u32).max(spec.range().0);
+    // Without a size by arithmetic nothing says how far down is safe.
+    let soon = ((f64::from(enough) * FAR_SOONER) as u32).max(1);
     // Where arithmetic was wrong lately, small steps find the size.
-    let far = state.reverts == 0 && f64::from(least) < f64::from(current) * FAR;
-    let factor = if far { FAR_SHRINK } else { SATED_SHRINK };
-    let wish = least.max((f64::from(current) * factor) as u32).max(spec.range().0);
+    let far = size::most(state, soon).filter(|bare| {
+        state.reverts == 0 && f64::from(least(*bare, margin::WHOLE)) < f64::from(current) * FAR
+    });
+    let (wish, needed) = match far {
+        Some(bare) if windows >= soon => (least(bare, margin::WHOLE).max(factor_of(FAR_SHRINK)), bare),
+        _ if windows >= enough => {
+            let bare = size::most(state, enough)?;
+            // Down to the load that a worker is planned for, with nothing on top, as long as queues stay full.
+            (least(bare, 1.0).max(factor_of(SATED_SHRINK)), bare)
+        }
+        _ => return None,
+    };
     if wish >= current {
         return None;
     }
     probation::begin(state, current);
+    margin::learn(f64::from(wish) * reach / needed, state);
     Some((wish, Reason::Sated { windows, needed }))
 }
 

@@ -3,8 +3,9 @@
 //!
 //! ```text
 //!  what workers answer ─► observe ─► signals ─┐
-//!                           spec ─────────────┼─► decide: sight ─► size ─► hold ─► hunger ─► probation ─► bounds ─► decision, reason
-//!               state of the decision before ─┘                                                                      └─► state
+//!    or what Prometheus answers ─► prometheus ─┤
+//!                           spec ─────────────┼─► decide: sight ─► size ─► hold ─► hunger ─► probation ─► margin ─► bounds ─► decision, reason
+//!               state of the decision before ─┘                                                                               └─► state
 //! ```
 #![forbid(unsafe_code)]
 
@@ -16,10 +17,14 @@ mod decide;
 mod hold;
 /// What ranks that wait, or have plenty, ask for.
 mod hunger;
+/// What is added to a size by arithmetic, and when it is not.
+mod margin;
 /// What workers answer becomes the signals of a window.
 pub mod observe;
 /// A smaller size is kept only if nobody waits for it.
 mod probation;
+/// What a Prometheus server answers becomes the signals of a window.
+pub mod prometheus;
 /// Why: one sentence for every decision.
 pub mod reason;
 /// Whether the signals can be believed.

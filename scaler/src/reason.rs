@@ -48,7 +48,7 @@ pub enum Reason {
     Sated {
         /// Windows in a row.
         windows: u32,
-        /// Size by arithmetic: the most of those windows.
+        /// Size by arithmetic without a margin: the most of those windows.
         needed: f64,
     },
     /// A smaller size was tried, and ranks waited.
@@ -205,7 +205,7 @@ impl fmt::Display for Reason {
             ),
             Reason::Sated { windows: count, needed } => write!(
                 f,
-                "nobody has waited and queues have been full for {}, and arithmetic needs {needed:.1}: trying fewer",
+                "nobody has waited and queues have been full for {}, and arithmetic without a margin needs {needed:.1}: trying fewer",
                 windows(*count)
             ),
             Reason::Reverted { wait, tried } => {

@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::prometheus::Unanswered;
 use crate::signals::{Run, Signals};
 use crate::spec::ScalingSpec;
 use crate::state::State;
@@ -45,6 +46,8 @@ pub enum Blind {
         /// Which run.
         run: String,
     },
+    /// Prometheus was asked and gave no number.
+    Unanswered(Unanswered),
 }
 
 impl fmt::Display for Blind {
@@ -59,6 +62,7 @@ impl fmt::Display for Blind {
             Blind::Contradiction { run } => {
                 write!(f, "reports of run {run} contradict each other; do two trainings use one name")
             }
+            Blind::Unanswered(unanswered) => write!(f, "{unanswered}"),
             Blind::Nonsense { run } => write!(f, "figures of run {run} make no sense"),
         }
     }
@@ -99,6 +103,9 @@ fn share(value: f64) -> Option<f64> {
 
 /// Looks at what has come.
 pub(crate) fn look(spec: &ScalingSpec, signals: &Signals, state: &State) -> Sight {
+    if let Some(unanswered) = &signals.unanswered {
+        return Sight::Lost(Blind::Unanswered(unanswered.clone()));
+    }
     let workers = &signals.workers;
     if workers.asked > 0 && workers.answered == 0 {
         return Sight::Lost(Blind::Workers { asked: workers.asked });

@@ -1,5 +1,7 @@
 //! What a decision is made from: one window's signals. They may come from strangers, so nothing here is trusted to be a number.
 
+use crate::prometheus::Unanswered;
+
 /// One window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signals {
@@ -9,6 +11,8 @@ pub struct Signals {
     pub workers: Workers,
     /// Trainings that read streams for training; evaluation does not count.
     pub runs: Vec<Run>,
+    /// The signals come from Prometheus, and a query gave no number: nothing else counts then.
+    pub unanswered: Option<Unanswered>,
 }
 
 /// The fleet as it is wanted and as it is.

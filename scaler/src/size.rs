@@ -1,13 +1,13 @@
-//! Takes what runs need and what a worker makes, gives how many workers that is: `1.15 * demand / (0.8 * capacity)`, not rounded.
+//! Takes what runs need and what a worker makes, gives how many workers that is: `margin * demand / (0.8 * capacity)`, not rounded.
+//!
+//! The [margin](crate::margin) is 1.15 until a smaller fleet has been seen to be enough, and then what has been seen, at least 1.
 
+use crate::margin;
 use crate::observe::run::WAITING;
 use crate::sight::Clear;
 use crate::signals::Signals;
 use crate::spec::ScalingSpec;
 use crate::state::{MAX_RUNS, MAX_SIZES, Need, State};
-
-/// More than is needed by arithmetic: what a worker makes differs from minute to minute, and workers die.
-const MARGIN: f64 = 1.15;
 
 /// A change by more than this is a change of the training and believed at once; less is noise and averaged.
 const JUMP: f64 = 0.15;
@@ -31,8 +31,10 @@ pub(crate) struct Size {
     pub(crate) demand: f64,
     /// Samples a second of one worker that is busy all the time.
     pub(crate) capacity: f64,
-    /// Workers, not rounded.
+    /// Workers, not rounded, with the margin that is kept now.
     pub(crate) workers: f64,
+    /// The same without a margin.
+    pub(crate) bare: f64,
     /// Every run's need is known; else this is what some of them need.
     pub(crate) complete: bool,
 }
@@ -77,14 +79,14 @@ pub(crate) fn learn(spec: &ScalingSpec, signals: &Signals, clear: &Clear, state:
         state.needs.retain(|need| talks(&need.run));
     }
     let capacity = state.capacity.filter(|_| demand > 0.0)?;
-    let workers = MARGIN * demand / (spec.target().utilization * capacity);
+    let bare = demand / (spec.target().utilization * capacity);
     if fresh && complete {
-        state.sizes.push(workers);
+        state.sizes.push(bare);
         let keep = (spec.timing.sated_windows.max(1) as usize).min(MAX_SIZES);
         let surplus = state.sizes.len().saturating_sub(keep);
         state.sizes.drain(..surplus);
     }
-    Some(Size { demand, capacity, workers, complete })
+    Some(Size { demand, capacity, workers: margin::kept(state) * bare, bare, complete })
 }
 
 /// What many workers make is not averaged with what a few made.
@@ -114,9 +116,10 @@ pub(crate) fn by_reach(size: Size, state: &State) -> f64 {
     size.workers / state.reach.unwrap_or(1.0).clamp(0.05, 1.0)
 }
 
-/// What the last windows have wanted at most, a few of them left out.
-pub(crate) fn most(state: &State) -> Option<f64> {
-    let mut sizes = state.sizes.clone();
+/// What the last so many windows have wanted at most without a margin, a few of them left out.
+pub(crate) fn most(state: &State, windows: u32) -> Option<f64> {
+    let skipped = state.sizes.len().saturating_sub(windows as usize);
+    let mut sizes: Vec<f64> = state.sizes.iter().skip(skipped).copied().collect();
     sizes.sort_unstable_by(f64::total_cmp);
     sizes.get(((sizes.len() as f64 * BELIEVED) as usize).min(sizes.len().saturating_sub(1))).copied()
 }

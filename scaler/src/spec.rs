@@ -46,9 +46,10 @@ pub struct Reports {
 }
 
 /// The size without reports. None of these makes a fleet smaller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fallback {
-    /// As it is.
+    /// As it is: what somebody else breaks must not start workers.
+    #[default]
     CurrentReplicas,
     /// At least so many.
     CurrentReplicasIfHigher(u32),
@@ -93,7 +94,7 @@ impl Default for ScalingSpec {
                 stale_after_ms: 15_000,
                 min_ranks_percent: 80,
                 failure_threshold: 12,
-                fallback: Fallback::CurrentReplicasIfHigher(16),
+                fallback: Fallback::default(),
             },
             idle_after_ms: 1_800_000,
             timing: Timing::default(),

@@ -41,7 +41,11 @@ pub struct State {
     pub capacity_of: u32,
     /// Share of their CPU that workers reached while ranks were hungry; below 1 when something else limits them.
     pub reach: Option<f64>,
-    /// Sizes by arithmetic in the last windows, not rounded; the newest is last.
+    /// The margin that has been seen to be enough, or is being tried; None for the whole one.
+    pub margin: Option<f64>,
+    /// A fleet without the whole margin was hungry; what it was is not known yet.
+    pub blamed: Option<Blamed>,
+    /// Sizes by arithmetic in the last windows, without a margin and not rounded; the newest is last.
     pub sizes: Vec<f64>,
     /// A smaller size that is being tried.
     pub probation: Option<Probation>,
@@ -72,6 +76,15 @@ pub struct Probation {
     /// The size before.
     pub before: u32,
     /// Windows for which it has held.
+    pub windows: u32,
+}
+
+/// A fleet that was hungry with less than the whole margin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blamed {
+    /// Its size.
+    pub size: u32,
+    /// Windows since.
     pub windows: u32,
 }
 

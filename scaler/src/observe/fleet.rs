@@ -128,7 +128,8 @@ fn count(length: usize) -> u32 {
 /// The mean without the quarter at either end.
 fn trimmed_mean(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
-    let cut = (values.len() as f64 * TRIMMED) as usize;
+    // Of three, the one in the middle.
+    let cut = ((values.len() as f64 * TRIMMED).round() as usize).min(values.len().saturating_sub(1) / 2);
     let kept = values.get(cut..values.len() - cut)?;
     (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64)
 }

@@ -1,7 +1,8 @@
 //! Takes what happened under each policy, gives what it lost and cost, and how it took changes.
 
+use crate::goals::Sample;
 use crate::policy::{self, Policy};
-use crate::trace::{RANKS, Trace};
+use crate::trace::Trace;
 use crate::world::{History, SCRAPE_EVERY, World};
 
 /// Dollars for an hour of one GPU, of the kind that is rented by the eight.
@@ -39,6 +40,23 @@ impl Outcome {
     }
 }
 
+/// Runs all these traces under every policy, once for each seed; seeds run beside each other.
+#[must_use]
+pub fn sample(traces: &[Trace], seeds: &[u64]) -> Vec<Sample> {
+    let one = |seed: u64| Sample {
+        seed,
+        all: traces.iter().map(|trace| (trace.clone(), compare(trace, seed))).collect(),
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = seeds.iter().map(|seed| scope.spawn(move || one(*seed))).collect();
+        let ended = |seed: std::thread::ScopedJoinHandle<'_, Sample>| seed.join();
+        running
+            .into_iter()
+            .map(|seed| ended(seed).unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
 /// Runs one trace under every policy.
 #[must_use]
 pub fn compare(trace: &Trace, seed: u64) -> Vec<Outcome> {
@@ -48,7 +66,7 @@ pub fn compare(trace: &Trace, seed: u64) -> Vec<Outcome> {
 /// Runs one trace under one policy.
 pub fn one(trace: &Trace, policy: &mut dyn Policy, seed: u64) -> Outcome {
     let history = World::run(trace, policy, seed);
-    let lost = (history.meant - history.computed).max(0.0) * RANKS as f64 / 3600.0;
+    let lost = (history.meant - history.computed).max(0.0) * trace.shape.ranks as f64 / 3600.0;
     let ramps = trace.changes().into_iter().map(|at| ramp(&history, at)).collect();
     let later: Vec<f64> =
         history.changes.iter().map(|(at, _)| *at).filter(|at| *at > trace.seconds / 3.0).collect();

@@ -4,64 +4,75 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::measure::{GPU_HOUR, Outcome, WORKER_HOUR};
+use crate::goals::{Goal, Sample, Spread, Total, Verdict};
+use crate::measure::{GPU_HOUR, WORKER_HOUR};
 use crate::policy::{KNOWING, MAX};
-use crate::trace::{RANKS, Trace};
+use crate::trace::{SHAPE, Trace};
 use crate::world::SCRAPE_EVERY;
 
-/// A trace and what each policy made of it.
-pub type Compared = (Trace, Vec<Outcome>);
-
-/// All traces of one policy added up.
-struct Sum {
-    policy: &'static str,
-    lost: f64,
-    hours: f64,
-    dollars: f64,
-}
-
-fn sums(all: &[Compared]) -> Vec<Sum> {
-    let policies = all.first().map_or(0, |(_, outcomes)| outcomes.len());
-    let of = |policy: usize| all.iter().filter_map(move |(_, outcomes)| outcomes.get(policy));
-    (0..policies)
-        .map(|policy| Sum {
-            policy: of(policy).next().map_or("", |outcome| outcome.policy),
-            lost: of(policy).map(|outcome| outcome.lost_gpu_hours).sum(),
-            hours: of(policy).map(|outcome| outcome.worker_hours).sum(),
-            dollars: of(policy).map(Outcome::dollars).sum(),
-        })
-        .collect()
+/// Tables in Markdown. Those of single traces are of the first seed.
+#[must_use]
+pub fn markdown(samples: &[Sample], verdict: &Verdict) -> String {
+    let mut out = String::new();
+    let _ = write_markdown(&mut out, samples, verdict);
+    out
 }
 
 fn seconds(over: Option<f64>) -> String {
     over.map_or_else(|| "never".into(), |seconds| format!("{seconds:.0} s"))
 }
 
-/// Tables in Markdown.
-#[must_use]
-pub fn markdown(all: &[Compared]) -> String {
-    let mut out = String::new();
-    let _ = write_markdown(&mut out, all);
-    out
+/// The mean, and from where to where, when that can be seen.
+fn spread(spread: &Spread, digits: usize) -> String {
+    let plain = |value: f64| format!("{value:.digits$}");
+    let (mean, least, most) = (plain(spread.mean()), plain(spread.least()), plain(spread.most()));
+    if least == most { mean } else { format!("{mean} ({least} to {most})") }
 }
 
-fn write_markdown(out: &mut String, all: &[Compared]) -> std::fmt::Result {
-    writeln!(out, "All traces together; a GPU costs ${GPU_HOUR:.2} an hour, a worker ${WORKER_HOUR:.2}:\n")?;
-    writeln!(out, "| policy | lost GPU-hours | worker-hours | together |")?;
-    writeln!(out, "|---|---|---|---|")?;
-    for sum in sums(all) {
-        writeln!(out, "| {} | {:.2} | {:.1} | ${:.2} |", sum.policy, sum.lost, sum.hours, sum.dollars)?;
+/// Which of the rivals are best, and in what.
+fn best(verdict: &Verdict, index: usize) -> &'static str {
+    match (verdict.cheapest == Some(index), verdict.quickest == Some(index)) {
+        (true, true) => "best rival: costs least, loses least",
+        (true, false) => "best rival: costs least",
+        (false, true) => "loses least of the rivals",
+        (false, false) if index > 0 && index < KNOWING => "knows the future",
+        _ => "",
     }
-    writeln!(out, "\nLost GPU-hours / worker-hours of each trace:\n")?;
+}
+
+fn write_markdown(out: &mut String, samples: &[Sample], verdict: &Verdict) -> std::fmt::Result {
+    let seeds: Vec<String> = samples.iter().map(|sample| sample.seed.to_string()).collect();
+    writeln!(
+        out,
+        "All traces together, the mean of seeds {} and from where to where; a GPU costs ${GPU_HOUR:.2} an hour, a worker ${WORKER_HOUR:.2}:\n",
+        seeds.join(", ")
+    )?;
+    writeln!(out, "| policy | lost GPU-hours | worker-hours | together, $ | |")?;
+    writeln!(out, "|---|---|---|---|---|")?;
+    for (index, total) in verdict.totals.iter().enumerate() {
+        let Total { policy, lost, hours, dollars } = total;
+        let (lost, hours, dollars) = (spread(lost, 2), spread(hours, 1), spread(dollars, 2));
+        writeln!(out, "| {policy} | {lost} | {hours} | {dollars} | {} |", best(verdict, index))?;
+    }
+    writeln!(out, "\nGoals, each against the worst of all seeds:\n")?;
+    writeln!(out, "| goal | at most | measured | |")?;
+    writeln!(out, "|---|---|---|---|")?;
+    for Goal { text, limit, worst, place, held, .. } in &verdict.goals {
+        let place = if place.is_empty() { String::new() } else { format!(" ({place})") };
+        let held = if *held { "held" } else { "**missed**" };
+        writeln!(out, "| {text} | {limit} | {worst:.2}{place} | {held} |")?;
+    }
+    let Some(Sample { seed, all }) = samples.first() else { return Ok(()) };
+    writeln!(out, "\nLost GPU-hours / worker-hours of each trace; from here on seed {seed}:\n")?;
     let names: Vec<&str> = all.iter().map(|(trace, _)| trace.name).collect();
     writeln!(out, "| policy | {} |", names.join(" | "))?;
     writeln!(out, "|---|{}", "---|".repeat(names.len()))?;
-    for (index, sum) in sums(all).iter().enumerate() {
+    for (index, total) in verdict.totals.iter().enumerate() {
         let cells = all.iter().filter_map(|(_, outcomes)| outcomes.get(index));
         let cells: Vec<String> = cells
             .map(|outcome| format!("{:.2} / {:.1}", outcome.lost_gpu_hours, outcome.worker_hours))
             .collect();
-        writeln!(out, "| {} | {} |", sum.policy, cells.join(" | "))?;
+        writeln!(out, "| {} | {} |", total.policy, cells.join(" | "))?;
     }
     writeln!(
         out,
@@ -80,45 +91,40 @@ fn write_markdown(out: &mut String, all: &[Compared]) -> std::fmt::Result {
     writeln!(out, "\nMost changes of size within ten minutes, in the last two thirds of a trace:\n")?;
     writeln!(out, "| policy | {} |", names.join(" | "))?;
     writeln!(out, "|---|{}", "---|".repeat(names.len()))?;
-    for (index, sum) in sums(all).iter().enumerate() {
+    for (index, total) in verdict.totals.iter().enumerate() {
         let cells = all.iter().filter_map(|(_, outcomes)| outcomes.get(index));
         let cells: Vec<String> = cells.map(|outcome| outcome.most_changes.to_string()).collect();
-        writeln!(out, "| {} | {} |", sum.policy, cells.join(" | "))?;
+        writeln!(out, "| {} | {} |", total.policy, cells.join(" | "))?;
     }
     Ok(())
 }
 
 /// For programs: what the claims are about.
 #[must_use]
-pub fn json(all: &[Compared], seed: u64) -> Value {
-    let sums = sums(all);
-    let ours = sums.first();
-    // The rival that costs least, both in one sum of money; who knows the future is none.
-    let rival = sums.iter().skip(KNOWING).min_by(|a, b| a.dollars.total_cmp(&b.dollars));
-    let ratio = |ours: f64, theirs: f64| (1000.0 * ours / theirs.max(1e-9)).round() / 1000.0;
-    let ramps: Vec<Value> = all
+pub fn json(samples: &[Sample], verdict: &Verdict) -> Value {
+    let round = |value: f64| (1000.0 * value).round() / 1000.0;
+    let figure = |spread: &Spread| json!([round(spread.mean()), round(spread.least()), round(spread.most())]);
+    let goals: Vec<Value> = verdict
+        .goals
         .iter()
-        .filter_map(|(trace, outcomes)| Some((trace, outcomes.first()?, outcomes.get(1)?)))
-        .flat_map(|(trace, ours, oracle)| {
-            ours.ramps.iter().zip(&oracle.ramps).map(|(ours, oracle)| {
-                json!({
-                    "trace": trace.name, "at": ours.0, "seconds": ours.1, "oracle_seconds": oracle.1,
-                    "most": ours.2, "oracle_most": oracle.2,
-                })
-            })
-        })
+        .map(|goal| json!({"goal": goal.name, "limit": goal.limit, "worst": round(goal.worst), "held": goal.held}))
         .collect();
+    let name =
+        |index: Option<usize>| index.and_then(|index| verdict.totals.get(index)).map(|total| total.policy);
+    let ours = verdict.totals.first();
     json!({
         "bench": "autoscaling_sim",
-        "seed": seed,
-        "lost_gpu_hours": ours.map(|sum| sum.lost),
-        "worker_hours": ours.map(|sum| sum.hours),
-        "best_rival": rival.map(|sum| sum.policy),
-        "lost_to_best_rival": ours.zip(rival).map(|(ours, rival)| ratio(ours.lost, rival.lost)),
-        "hours_to_best_rival": ours.zip(rival).map(|(ours, rival)| ratio(ours.hours, rival.hours)),
-        "steady_changes_in_ten_minutes":
-            all.first().and_then(|(_, outcomes)| outcomes.first()).map(|outcome| outcome.most_changes),
-        "ramps": ramps,
+        "seeds": samples.iter().map(|sample| sample.seed).collect::<Vec<_>>(),
+        "lost_gpu_hours": ours.map(|total| figure(&total.lost)),
+        "worker_hours": ours.map(|total| figure(&total.hours)),
+        "dollars": ours.map(|total| figure(&total.dollars)),
+        "best_rival": name(verdict.cheapest),
+        "least_lost_rival": name(verdict.quickest),
+        "rival_lost_gpu_hours": verdict.rival().map(|total| figure(&total.lost)),
+        "rival_worker_hours": verdict.rival().map(|total| figure(&total.hours)),
+        "rival_dollars": verdict.rival().map(|total| figure(&total.dollars)),
+        "goals": goals,
+        "held": verdict.goals.iter().all(|goal| goal.held),
     })
 }
 
@@ -129,13 +135,13 @@ const HEIGHT: f64 = 190.0;
 
 /// The page.
 #[must_use]
-pub fn html(all: &[Compared], command: &str) -> String {
+pub fn html(samples: &[Sample], verdict: &Verdict, command: &str) -> String {
     let mut out = String::new();
-    let _ = write_html(&mut out, all, command);
+    let _ = write_html(&mut out, samples, verdict, command);
     out
 }
 
-fn write_html(out: &mut String, all: &[Compared], command: &str) -> std::fmt::Result {
+fn write_html(out: &mut String, samples: &[Sample], verdict: &Verdict, command: &str) -> std::fmt::Result {
     writeln!(
         out,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Feedmill: autoscaling, simulated</title>\n\
@@ -146,15 +152,18 @@ fn write_html(out: &mut String, all: &[Compared], command: &str) -> std::fmt::Re
     )?;
     writeln!(
         out,
-        "<p>{RANKS} ranks in step; workers need 20 to 30 s to become ready; no policy may ask for more than {MAX}. \
-         A GPU costs ${GPU_HOUR:.2} an hour, a worker ${WORKER_HOUR:.2}. Written by <code>{command}</code>.</p>"
+        "<p>{} ranks in step; workers need 20 to 30 s to become ready; no policy may ask for more than {MAX}. \
+         A GPU costs ${GPU_HOUR:.2} an hour, a worker ${WORKER_HOUR:.2}. Written by <code>{command}</code>.</p>",
+        SHAPE.ranks
     )?;
-    writeln!(out, "<table><tr><th>all traces<th>lost GPU-hours<th>worker-hours<th>together</tr>")?;
-    for sum in sums(all) {
-        let Sum { policy, lost, hours, dollars } = sum;
-        writeln!(out, "<tr><td>{policy}<td>{lost:.2}<td>{hours:.1}<td>${dollars:.2}</tr>")?;
+    writeln!(out, "<table><tr><th>all traces<th>lost GPU-hours<th>worker-hours<th>together, $</tr>")?;
+    for Total { policy, lost, hours, dollars } in &verdict.totals {
+        let (lost, hours, dollars) = (spread(lost, 2), spread(hours, 1), spread(dollars, 2));
+        writeln!(out, "<tr><td>{policy}<td>{lost}<td>{hours}<td>{dollars}</tr>")?;
     }
     writeln!(out, "</table>")?;
+    let Some(Sample { seed, all }) = samples.first() else { return writeln!(out, "</html>") };
+    writeln!(out, "<p>Plots are of seed {seed}.</p>")?;
     for (trace, outcomes) in all {
         writeln!(out, "<h2>{}</h2><p>{}.</p><p class=\"key\">", trace.name, trace.about)?;
         for (outcome, colour) in outcomes.iter().zip(COLOURS) {

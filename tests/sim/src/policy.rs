@@ -6,7 +6,7 @@ use feedmill_protocol::report::WorkerStatus;
 use feedmill_scaler::signals::Fleet;
 use feedmill_scaler::{Observer, ScalingSpec, State, Stream, decide};
 
-use crate::trace::{RANKS, Trace};
+use crate::trace::{SHAPE, Trace};
 use crate::world::{PLAN, STREAM};
 
 /// Most workers that any policy may ask for.
@@ -81,7 +81,13 @@ impl Ours {
     /// With defaults.
     #[must_use]
     pub fn new() -> Self {
-        let spec = ScalingSpec { max: MAX, ..ScalingSpec::default() };
+        Self::up_to(MAX)
+    }
+
+    /// With defaults and so many workers at most.
+    #[must_use]
+    pub fn up_to(max: u32) -> Self {
+        let spec = ScalingSpec { max, ..ScalingSpec::default() };
         let stream = Stream { name: STREAM.into(), plan: PLAN.into() };
         Self { observer: Observer::new(vec![stream], spec.reports.stale_after_ms), spec, state: None }
     }
@@ -195,7 +201,8 @@ impl Meters {
         self.fill =
             reports().map(|kept| f64::from(kept.report.ready) / f64::from(kept.report.target)).sum::<f64>()
                 / count;
-        let waited = reports().map(|kept| kept.report.waited_ms as f64 / 1000.0).sum::<f64>() / RANKS as f64;
+        let waited =
+            reports().map(|kept| kept.report.waited_ms as f64 / 1000.0).sum::<f64>() / SHAPE.ranks as f64;
         self.wait = ((waited - self.waited) / (now - self.at).max(1.0)).clamp(0.0, 1.0);
         (self.waited, self.at) = (waited, now);
     }

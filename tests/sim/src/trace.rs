@@ -7,6 +7,8 @@ pub struct Trace {
     pub name: &'static str,
     /// One sentence.
     pub about: &'static str,
+    /// What it is made of.
+    pub shape: Shape,
     /// How long it is watched.
     pub seconds: f64,
     /// Seconds that a step takes on the GPUs: from each moment on, so long; linear in between when `drifts`.
@@ -27,16 +29,24 @@ pub struct Trace {
     pub slow_rank: Option<(f64, f64, f64)>,
 }
 
-/// Data-parallel ranks; each is one GPU.
-pub const RANKS: usize = 32;
-/// Samples of a rank in a step.
-pub const MICRO_BATCH: u64 = 8;
-/// Batches that a rank has in hand or has asked for.
-pub const WINDOW: usize = 8;
-/// Threads of a worker.
-pub const CORES: u32 = 4;
-/// From the decision to a ready worker: at least and at most.
-pub const POD_START: (f64, f64) = (20.0, 30.0);
+/// What a training and its fleet are made of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Data-parallel ranks; each is one GPU.
+    pub ranks: usize,
+    /// Samples of a rank in a step.
+    pub micro_batch: u64,
+    /// Batches that a rank has in hand or has asked for.
+    pub window: usize,
+    /// Threads of a worker.
+    pub cores: u32,
+    /// From the decision to a ready worker: at least and at most.
+    pub start: (f64, f64),
+}
+
+/// What all traces are made of.
+pub const SHAPE: Shape = Shape { ranks: 32, micro_batch: 8, window: 8, cores: 4, start: (20.0, 30.0) };
+
 /// After spot loss a machine comes first.
 pub const MACHINE_START: f64 = 60.0;
 /// Share of workers that a spot loss takes.
@@ -47,13 +57,19 @@ pub const STEP_NOISE: f64 = 0.03;
 /// Batches vary by about so much.
 pub const BATCH_NOISE: f64 = 0.15;
 
+/// The trace in which nothing happens.
+pub const STEADY: &str = "steady";
+
 const MINUTE: f64 = 60.0;
 
 impl Trace {
-    fn plain(name: &'static str, about: &'static str) -> Self {
+    /// An hour of steps of a second and of samples that take a worker a fifth of a CPU second.
+    #[must_use]
+    pub fn plain(name: &'static str, about: &'static str) -> Self {
         Self {
             name,
             about,
+            shape: SHAPE,
             seconds: 60.0 * MINUTE,
             step: vec![(0.0, 1.0)],
             drifts: false,
@@ -99,7 +115,8 @@ impl Trace {
         if down {
             0.0
         } else {
-            RANKS as f64 * MICRO_BATCH as f64 / (self.step_at(at) * self.slow_rank_at(at))
+            self.shape.ranks as f64 * self.shape.micro_batch as f64
+                / (self.step_at(at) * self.slow_rank_at(at))
         }
     }
 
@@ -107,7 +124,7 @@ impl Trace {
     #[must_use]
     pub fn capacity_at(&self, at: f64) -> f64 {
         let (share, speed) = self.slow_workers;
-        f64::from(CORES) / self.sample_at(at) * (1.0 - share + share * speed)
+        f64::from(self.shape.cores) / self.sample_at(at) * (1.0 - share + share * speed)
     }
 
     /// Moments at which demand or capacity jump, the start included.
@@ -133,7 +150,7 @@ fn last(values: &[(f64, f64)], at: f64) -> f64 {
 pub fn all() -> Vec<Trace> {
     let plain = Trace::plain;
     vec![
-        plain("steady", "nothing changes"),
+        plain(STEADY, "nothing changes"),
         Trace {
             step: vec![(0.0, 1.0), (20.0 * MINUTE, 0.25), (45.0 * MINUTE, 1.0)],
             seconds: 75.0 * MINUTE,

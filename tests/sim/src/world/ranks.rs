@@ -3,20 +3,20 @@
 use feedmill_protocol::report::RankReport;
 
 use super::{Event, PLAN, Rank, SCRAPE_EVERY, STREAM, Step, World};
-use crate::trace::{MICRO_BATCH, RANKS, STEP_NOISE, WINDOW};
+use crate::trace::STEP_NOISE;
 
 impl World<'_> {
     pub(super) fn begin(&mut self) {
         self.alive = true;
         let run = self.run;
-        self.ranks = vec![Rank::default(); RANKS];
+        self.ranks = vec![Rank::default(); self.trace.shape.ranks];
         self.step = Step { began: self.now, longest: 0.0, done: 0 };
-        for rank in 0..RANKS {
+        for rank in 0..self.trace.shape.ranks {
             self.ranks[rank].waiting_since = Some(self.now);
-            for batch in 0..WINDOW as u64 {
+            for batch in 0..self.trace.shape.window as u64 {
                 self.at(self.now, Event::Ask { run, rank, batch });
             }
-            self.ranks[rank].asked = WINDOW as u64;
+            self.ranks[rank].asked = self.trace.shape.window as u64;
         }
     }
 
@@ -45,7 +45,7 @@ impl World<'_> {
 
     pub(super) fn arrive(&mut self) {
         self.step.done += 1;
-        if self.step.done < RANKS {
+        if self.step.done < self.trace.shape.ranks {
             return;
         }
         let mut release = self.now;
@@ -85,7 +85,7 @@ impl World<'_> {
         let now = self.now;
         let span = now - self.step.began;
         self.step = Step { began: now, longest: 0.0, done: 0 };
-        for rank in 0..RANKS {
+        for rank in 0..self.trace.shape.ranks {
             let state = &mut self.ranks[rank];
             if let Some(handed_out) = state.handed_out_at.take() {
                 state.computed += now - handed_out;
@@ -93,7 +93,7 @@ impl World<'_> {
                 if state.last_steps.len() > 3 {
                     state.last_steps.pop_front();
                 }
-                state.trained += RANKS as u64 * MICRO_BATCH;
+                state.trained += self.trace.shape.ranks as u64 * self.trace.shape.micro_batch;
                 state.step_seconds += span;
             }
             state.waiting_since = Some(now);
@@ -106,7 +106,7 @@ impl World<'_> {
             return;
         }
         let now = self.now;
-        for rank in (phase..RANKS).step_by(8) {
+        for rank in (phase..self.trace.shape.ranks).step_by(8) {
             let state = &mut self.ranks[rank];
             state.sequence += 1;
             let waiting = state.waiting_since.map_or(0.0, |since| now - since);
@@ -116,9 +116,9 @@ impl World<'_> {
                 stream: STREAM.into(),
                 plan: PLAN.into(),
                 rank: rank as u32,
-                size: RANKS as u32,
+                size: self.trace.shape.ranks as u32,
                 ready: state.arrived.len() as u32,
-                target: WINDOW as u32,
+                target: self.trace.shape.window as u32,
                 waiting_ms: ms(waiting),
                 wait_ms: 0,
                 step_ms: ms(std::mem::take(&mut state.step_seconds)),
@@ -131,7 +131,7 @@ impl World<'_> {
                     .copied()
                     .reduce(f64::min)
                     .map_or(0, |seconds| (seconds * 1e6) as u64),
-                quickest_samples: RANKS as u64 * MICRO_BATCH,
+                quickest_samples: self.trace.shape.ranks as u64 * self.trace.shape.micro_batch,
                 consumed: state.trained,
                 sequence: state.sequence,
                 farewell: false,

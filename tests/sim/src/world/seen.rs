@@ -6,7 +6,6 @@ use feedmill_protocol::report::{KeptReport, WorkerState, WorkerStatus};
 
 use super::{Life, World};
 use crate::policy::{Policy, View};
-use crate::trace::{CORES, MICRO_BATCH};
 
 /// A worker forgets reports after so long.
 const REPORT_LIFE: f64 = 600.0;
@@ -41,15 +40,15 @@ impl World<'_> {
                     version: String::new(),
                     state: WorkerState::Ready,
                     doing: None,
-                    cores: CORES,
+                    cores: self.trace.shape.cores,
                     streams: BTreeMap::new(),
-                    work_ahead: waiting as u64 * MICRO_BATCH,
+                    work_ahead: waiting as u64 * self.trace.shape.micro_batch,
                     ready: 0,
                     batches: worker.batches,
                     samples: worker.samples,
                     bytes_out: 0,
                     bytes_in: 0,
-                    busy_ms: (worker.busy_ms + half_done * 1000.0 * f64::from(CORES)) as u64,
+                    busy_ms: (worker.busy_ms + half_done * 1000.0 * f64::from(self.trace.shape.cores)) as u64,
                     bad: BTreeMap::new(),
                     problems: Vec::new(),
                     agent: None,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Event, HEDGE_AFTER, Life, Worker, World};
-use crate::trace::{BATCH_NOISE, CORES, LOSS, MACHINE_START, MICRO_BATCH, POD_START, RANKS};
+use crate::trace::{BATCH_NOISE, LOSS, MACHINE_START};
 
 /// A dead worker is noticed after so long.
 const SUSPECT_AFTER: f64 = 0.5;
@@ -13,7 +13,7 @@ const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
 impl World<'_> {
     pub(super) fn ask(&mut self, rank: usize, batch: u64) {
-        let Some(worker) = self.place(batch * RANKS as u64 + rank as u64) else {
+        let Some(worker) = self.place(batch * self.trace.shape.ranks as u64 + rank as u64) else {
             self.at(self.now + SUSPECT_AFTER, Event::Ask { run: self.run, rank, batch });
             return;
         };
@@ -34,7 +34,8 @@ impl World<'_> {
         };
         let noise = self.noise(BATCH_NOISE);
         let sample = self.trace.sample_at(self.now) / self.workers[worker].speed;
-        let end = self.now + MICRO_BATCH as f64 * sample / f64::from(CORES) * noise;
+        let end = self.now
+            + self.trace.shape.micro_batch as f64 * sample / f64::from(self.trace.shape.cores) * noise;
         self.workers[worker].making = Some((batch, rank, self.now));
         self.at(end, Event::Made { worker, run: self.run, rank, batch });
     }
@@ -91,9 +92,9 @@ impl World<'_> {
             return;
         }
         if let Some((_, _, begun)) = self.workers[worker].making.take() {
-            self.workers[worker].busy_ms += (self.now - begun) * 1000.0 * f64::from(CORES);
+            self.workers[worker].busy_ms += (self.now - begun) * 1000.0 * f64::from(self.trace.shape.cores);
         }
-        self.workers[worker].samples += MICRO_BATCH;
+        self.workers[worker].samples += self.trace.shape.micro_batch;
         self.workers[worker].batches += 1;
         self.make_next(worker);
         if run == self.run && self.alive {
@@ -142,7 +143,7 @@ impl World<'_> {
             batches: 0,
             ordered_at: self.now,
         });
-        let (least, most) = POD_START;
+        let (least, most) = self.trace.shape.start;
         let ready = self.now + later + least + (most - least) * self.random.f64();
         self.at(ready, Event::Ready { worker: index });
     }
