@@ -196,12 +196,16 @@ impl Puller {
         let is_same_end = self.course.stop() == course.stop();
         let mut known: HashMap<Range, Outstanding> =
             self.window.drain(..).map(|outstanding| (outstanding.request.range, outstanding)).collect();
-        self.meter.tally(|tally| tally.turned(course.consumed_after(0)));
+        self.meter.tally(|tally| {
+            tally.turned(course.consumed_after(0));
+            tally.left_all();
+        });
         self.course = course;
         self.announced = false;
         (self.next, self.taken) = (0, 0);
         while is_same_end && let Ok(Next::Batch(place)) = self.course.batch(self.next) {
             let Some(outstanding) = known.remove(&place.range) else { break };
+            self.meter.tally(|tally| tally.wants(&outstanding.settled, false));
             self.window.push_back(outstanding);
             self.next += 1;
         }
@@ -248,7 +252,10 @@ impl Puller {
             Some(Ok(batch)) => {
                 self.window.pop_front();
                 self.taken += 1;
-                self.meter.tally(|tally| tally.answered(chance::now(), true));
+                self.meter.tally(|tally| {
+                    tally.left();
+                    tally.answered(chance::now(), true);
+                });
                 let known = self.known();
                 self.size.took(!there, &known);
                 // The place that this batch has left.
@@ -302,6 +309,10 @@ impl Puller {
             _ => 0,
         };
         let again = self.ask(first.request.range, 0, deaths);
+        self.meter.tally(|tally| {
+            tally.left();
+            tally.wants(&again.settled, true);
+        });
         self.window.push_front(again);
     }
 
@@ -326,6 +337,7 @@ impl Puller {
                 return;
             };
             let outstanding = self.ask(place.range, self.window.len(), 0);
+            self.meter.tally(|tally| tally.wants(&outstanding.settled, false));
             self.window.push_back(outstanding);
             self.next += 1;
         }

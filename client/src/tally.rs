@@ -1,6 +1,7 @@
 //! Takes what happens in a rank's queue and when, gives its pace, its waiting and its report.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ pub(crate) struct Tally {
     consumed: u64,
     target: u32,
     ready: u32,
+    /// Of each range of the window, in order, whether it is there.
+    window: VecDeque<Arc<AtomicBool>>,
     outstanding: u32,
     pace: Option<Duration>,
     waiting_since: Option<Instant>,
@@ -149,6 +152,30 @@ impl Tally {
             self.batches += 1;
             self.handed_out_at = Some(now);
         }
+    }
+
+    /// What is wanted after all others, or before them.
+    pub(crate) fn wants(&mut self, there: &Arc<AtomicBool>, first: bool) {
+        match first {
+            true => self.window.push_front(Arc::clone(there)),
+            false => self.window.push_back(Arc::clone(there)),
+        }
+    }
+
+    /// The first range of the window left it.
+    pub(crate) fn left(&mut self) {
+        self.window.pop_front();
+    }
+
+    /// The window is another one.
+    pub(crate) fn left_all(&mut self) {
+        self.window.clear();
+    }
+
+    /// Batches that the trainer can take one after another: those behind one that is missing help nobody yet.
+    fn ready_in_order(&self) -> u32 {
+        let there = self.window.iter().take_while(|there| there.load(Ordering::Relaxed));
+        u32::try_from(there.count()).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn requested(&mut self) {
@@ -285,7 +312,7 @@ impl Meter {
             plan: plan.map_or("unknown".to_owned(), |plan| plan.to_string()),
             rank: self.reporter.rank,
             size: self.reporter.size,
-            ready: stats.ready,
+            ready: shared.tally.ready_in_order(),
             target: stats.target,
             waiting_ms: stats.waiting.as_millis() as u64,
             wait_ms,

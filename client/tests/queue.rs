@@ -56,6 +56,8 @@ async fn the_window_fills_and_is_never_exceeded() {
     }
     assert_eq!((meter.stats().outstanding, worker.requests()), (1, 5));
     assert!(counts.try_recv().is_err());
+    // A full queue that nobody can take from is an empty one to whoever sizes the fleet.
+    assert_eq!(meter.report().ready, 0);
     worker.release(range_of(0));
     worker.until("the next five", |log| log.seen.len() == 10).await;
     for number in 5..20 {

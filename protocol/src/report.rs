@@ -24,7 +24,7 @@ pub struct RankReport {
     pub rank: u32,
     /// Data-parallel size.
     pub size: u32,
-    /// Batches in hand.
+    /// Batches in hand that it can take one after another: those behind one that is missing do not count.
     pub ready: u32,
     /// Batches it wants in hand.
     pub target: u32,
