@@ -35,7 +35,8 @@ answers() { local wanted=$1 out; shift; out=$("$@") && [ "$out" = "$wanted" ]; }
 gone() { local out; out=$(k get "$@" 2>&1) && return 1; [[ $out == *NotFound* ]]; }
 node_is() { answers "$2" kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'; }
 count_is() { local out; out=$(k get "${@:2}" -o name) && [ "$(grep -c . <<<"$out")" = "$1" ]; }   # NUMBER KIND...
-wanted_is() { answers "$2" k get deploy "$1-worker" -o 'jsonpath={.spec.replicas}'; }
+wanted() { k get deploy "$1-worker" -o 'jsonpath={.spec.replicas}'; }
+wanted_is() { answers "$2" wanted "$1"; }
 serving_elsewhere() { # PIPELINE WORKERS NODE: so many are available, and none of those that stay stands there
     local out
     answers "$2" k get deploy "$1-worker" -o 'jsonpath={.status.availableReplicas}' && out=$(live "$1") && ! awk '{print $3}' <<<"$out" | grep -qx "$3"
@@ -179,11 +180,13 @@ local_hashes() { # what stands at the first 128 positions, without any worker; o
 worker_image=localhost/feedmill/worker:e2e
 
 . "$here/life.sh"
+. "$here/sizes.sh"
 . "$here/faults.sh"
 . "$here/numbers.sh"
 
-all="install apply read refused edits scale hpa internal rollout broken_image stream overwritten missing conflict access keys one_per_node leader operator_down
-    api_server out_of_memory evicted drained node_dies partitioned steady namespace delete"
+all="install apply read refused edits scale rollout broken_image stream overwritten missing conflict access keys one_per_node
+    hpa external internal sated cut gone
+    leader operator_down api_server out_of_memory evicted drained node_dies partitioned steady namespace delete"
 usual="install apply read refused edits scale rollout overwritten leader delete"
 
 # ------------------------------------------------------------ run

@@ -127,53 +127,6 @@ for entry in json.load(sys.stdin)["metadata"]["managedFields"]:
     if "f:replicas" in entry["fieldsV1"].get("f:spec", {}): print(entry["manager"])')" feedmill-operator-size
 }
 
-s_internal() { # ranks that wait make a fleet grow, with a reason; when they are gone it stays, and says why
-    local t
-    pipeline grown "  replicas: 1
-  autoscaling: {mode: Internal, minReplicas: 1, maxReplicas: 3}" | kubectl apply -f - >/dev/null
-    whole grown 1
-    pull grown 0
-    t=$(date +%s%N)
-    until_ok 120 "3 workers to be wanted" wanted_is grown 3
-    say "3 wanted after $(seconds "$t") s of ranks that wait: $(condition grown ScalingActive message)"
-    until_ok 60 "the change to be told" some k get events --field-selector reason=ScaledUp,involvedObject.name=grown -o name
-    whole grown 3
-    pulled
-    until_ok 90 "nobody to be seen pulling" is grown ScalingActive Quiet reason
-    same "$(k get deploy grown-worker -o 'jsonpath={.spec.replicas}')" 3 "workers wanted"
-    same "$(get grown '{.spec.replicas}')" 1
-    k get configmap grown-scaling >/dev/null
-    k delete dpl grown >/dev/null
-}
-
-s_hpa() { # a HorizontalPodAutoscaler may read and write the scale; what it writes is held within the bounds
-    k patch dpl fleet --type merge -p '{"spec": {"autoscaling": {"mode": "External", "minReplicas": 2, "maxReplicas": 3}}}' >/dev/null
-    k scale dpl/fleet --replicas=9 >/dev/null
-    until_ok 60 "3 workers, as the bounds say" ready_is fleet 3
-    told fleet ScalingLimited True
-    told fleet ScalingLimited MaxReplicas reason
-    told fleet ScalingActive External reason
-    k apply -f - >/dev/null <<Y
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata: {name: fleet}
-spec:
-  scaleTargetRef: {apiVersion: feedmill.dev/v1alpha1, kind: DataPipeline, name: fleet}
-  minReplicas: 2
-  maxReplicas: 3
-  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]
-Y
-    # There are no metrics here, so it never gets beyond reading the scale and its pods.
-    until_ok 60 "the scale to be read" answers True k get hpa fleet -o 'jsonpath={.status.conditions[?(@.type=="AbleToScale")].status}'
-    # Out of its bounds it acts without metrics: 9 was asked for, 3 are the most.
-    until_ok 60 "the autoscaler to write 3" answers 3 get fleet '{.spec.replicas}'
-    until_ok 30 "no limit any more" is fleet ScalingLimited False
-    k delete hpa fleet >/dev/null
-    k patch dpl fleet --type json -p '[{"op": "remove", "path": "/spec/autoscaling"}]' >/dev/null
-    k scale dpl/fleet --replicas=2 >/dev/null
-    whole fleet 2
-}
-
 s_rollout() { # every worker is replaced while ranks pull; the new ones are spread among themselves
     local t before
     before=$(uids fleet)

@@ -222,6 +222,24 @@ fn another_leader_knows_what_was_learnt() {
 }
 
 #[test]
+fn windows_that_were_counted_outlive_the_longest_change_of_the_leader() {
+    let counted = |world: &World| {
+        let kept = world.kept.as_ref().unwrap().data.as_ref().unwrap();
+        serde_json::from_str::<State>(&kept[STATE]).unwrap().sated
+    };
+    let mut world = World::new(10);
+    world.wait = Some(0.8);
+    world.looks(30);
+    let before = counted(&world);
+    assert!(before > 3, "{before} windows of plenty");
+    // What was written is a minute old, and a lease runs out.
+    world.seconds += 75;
+    world.scalers = Scalers::default();
+    world.looks(3);
+    assert_eq!(counted(&world), before + 1);
+}
+
+#[test]
 fn another_pipeline_of_the_name_begins_anew() {
     let mut world = World::new(2);
     world.wait = Some(0.8);
