@@ -49,10 +49,13 @@ ready_is() { [ "$(get "$1" '{.status.readyReplicas}/{.status.replicas}/{.status.
 # What stays: neither on its way out nor ended.
 live() { k get pods -l "feedmill.dev/pipeline=$1" -o json | python3 -c '
 import json, sys
+lines = []
 for pod in json.load(sys.stdin)["items"]:
     if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") not in ("Failed", "Succeeded"):
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
-        print(pod["metadata"]["name"], pod["metadata"]["uid"], pod["spec"].get("nodeName", "-"), pod["status"].get("podIP", "-"), "ready" if ready else "-")'; }
+        lines.append(" ".join([pod["metadata"]["name"], pod["metadata"]["uid"], pod["spec"].get("nodeName", "-"), pod["status"].get("podIP", "-"), "ready" if ready else "-"]))
+# At once: who wants only the first line may be gone before a second is written.
+sys.stdout.write("".join(line + "\n" for line in lines))'; }
 serving() { local out; out=$(live "$1") && [ "$(awk '{print $5}' <<<"$out" | sort | uniq -c | xargs)" = "$2 ready" ]; }   # PIPELINE WORKERS: so many stay, and all are ready
 spread() { live "$1" | awk '{count[$3]++} END {for (node in count) print node "=" count[node]}' | sort | xargs; }
 addresses() { live "$1" | awk '{print $4}'; }

@@ -1,10 +1,14 @@
 # What goes wrong around a fleet; read by e2e.sh.
 
+leader() { kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}'; }
+restarts() { kubectl -n $system get pod "$1" -o 'jsonpath={.status.containerStatuses[0].restartCount}'; }
+
 s_leader() { # the leading operator freezes: another acts within 20 s, no worker is touched, and the first gives up when it can move again
-    local before t leader took
+    local before t leader took restarts
     sized fleet 2
     before=$(uids fleet)
-    leader=$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')
+    leader=$(leader)
+    restarts=$(restarts "$leader")
     "$here/cluster" freeze "$leader" $system
     t=$(date +%s)
     k scale dpl/fleet --replicas=3 >/dev/null
@@ -13,8 +17,8 @@ s_leader() { # the leading operator freezes: another acts within 20 s, no worker
     say "the next change was made after $took s"
     [ "$took" -le 20 ] || { say "that is more than 20 s"; "$here/cluster" thaw "$leader" $system; return 1; }
     "$here/cluster" thaw "$leader" $system
-    until_ok 60 "the former leader to give up" answers 1 kubectl -n $system get pod "$leader" -o 'jsonpath={.status.containerStatuses[0].restartCount}'
-    [ "$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')" != "$leader" ] || { say "$leader leads again"; return 1; }
+    until_ok 60 "the former leader to give up" answers $((restarts + 1)) restarts "$leader"
+    [ "$(leader)" != "$leader" ] || { say "$leader leads again"; return 1; }
     until_ok 60 "3 workers" ready_is fleet 3
     same "$(both "$before" "$(uids fleet)")" 2 "workers that stayed"
 }

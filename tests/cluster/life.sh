@@ -333,3 +333,27 @@ s_delete() { # without the chart pipelines and workers go on; without a pipeline
     k delete dpl --all --timeout=60s >/dev/null
     until_ok 120 "everything to be gone" nothing k get deploy,svc,pdb,configmap,sa,networkpolicy,controllerrevision,pods -l app.kubernetes.io/managed-by=feedmill-operator -o name
 }
+
+s_many() { # 200 nodes that only pretend: workers stand one on each, and 100 more next to them
+    local t
+    "$here/cluster" fake-nodes 200
+    t=$(date +%s%N)
+    pipeline many "  replicas: 200
+  placement:
+    spread: {whenUnsatisfiable: DoNotSchedule}
+    nodeSelector: {type: kwok}
+    tolerations: [{key: kwok.x-k8s.io/node, operator: Exists}]" | kubectl apply -f - >/dev/null
+    placed() { answers "$2 $3" get many '{.status.readyReplicas} {.status.placement.nodes} {.status.placement.maxPerNode} {.status.placement.skew}'; }
+    until_ok 180 "200 workers, one a node" placed many 200 "200 1 0"
+    say "200 workers on 200 nodes after $(seconds "$t") s"
+    t=$(date +%s%N)
+    k scale dpl/many --replicas=300 >/dev/null
+    until_ok 180 "300 workers, two a node at most" placed many 300 "200 2 1"
+    say "100 more after $(seconds "$t") s"
+    told many SpreadSatisfied True
+    k delete dpl many >/dev/null
+    until_ok 120 "them to be gone" nothing k get pods -l feedmill.dev/pipeline=many -o name
+    "$here/cluster" fake-nodes 0
+    until_ok 60 "the nodes to be gone" count_is_3_nodes
+}
+count_is_3_nodes() { answers 3 bash -c 'kubectl get nodes -o name | wc -l'; }
