@@ -187,10 +187,10 @@ worker_image=localhost/feedmill/worker:e2e
 . "$here/faults.sh"
 . "$here/numbers.sh"
 
-all="install apply read refused edits scale rollout broken_image stream overwritten missing conflict access keys one_per_node
+all="install apply read refused scale rollout broken_image stream overwritten missing conflict access keys one_per_node
     hpa external internal sated cut gone
     leader operator_down api_server out_of_memory evicted drained node_dies partitioned steady namespace delete"
-usual="install apply read refused edits scale rollout overwritten leader delete"
+usual="install apply read refused scale rollout internal external leader delete"
 
 # ------------------------------------------------------------ run
 

@@ -74,7 +74,7 @@ Y
     k delete pod trainer --wait=false >/dev/null
 }
 
-s_refused() { # contradictions are refused when they are applied, with the field
+s_refused() { # contradictions are refused when they are applied, with the field; what may change while workers run is not
     local count=0 edit field answer
     pipeline wrong | kubectl create --dry-run=client -o json -f - >"$work/wrong.json"
     while read -r field edit; do
@@ -87,10 +87,7 @@ s_refused() { # contradictions are refused when they are applied, with the field
     done <"$here/refused.txt"
     say "$count refused"
     [ "$count" -ge 20 ] || { say "fewer than 20"; return 1; }
-}
-
-s_edits() { # what may change while workers run
-    local count=0 edit
+    count=0
     pipeline fleet "  replicas: 3" | kubectl create --dry-run=client -o json -f - >"$work/fleet.json"
     while read -r edit; do
         python3 "$here/edit.py" "$edit" <"$work/fleet.json" | kubectl apply --dry-run=server -f - >/dev/null || { say "refused: $edit"; return 1; }
