@@ -76,8 +76,7 @@ impl Context {
             ..ConfigMap::default()
         };
         applier.one(&map, &self.caches.maps).await?;
-        let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-        self.scalers.kept(&pipeline.key, now_ms);
+        self.scalers.kept(&pipeline.key);
         Ok(())
     }
 }

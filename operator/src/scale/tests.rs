@@ -98,7 +98,7 @@ impl World {
         if let Some(text) = &scaled.keep {
             let data = Some(BTreeMap::from([(STATE.to_owned(), text.clone())]));
             self.kept = Some(ConfigMap { data, ..ConfigMap::default() });
-            self.scalers.kept(&self.pipeline.key, START + self.seconds * 1000);
+            self.scalers.kept(&self.pipeline.key);
         }
         self.workers = scaled.workers;
         scaled
