@@ -20,11 +20,13 @@ k() { kubectl -n "$team" "$@"; }
 say() { printf '%s\n' "$*"; }
 seconds() { awk -v a="$1" -v b="$(date +%s%N)" 'BEGIN{printf "%.1f", (b - a) / 1e9}'; }
 until_ok() { # SECONDS WHAT COMMAND...
-    local end=$((SECONDS + $1)) what=$2
+    local begin=$SECONDS end=$((SECONDS + $1)) what=$2 pause=0.2
     shift 2
+    # What takes long need not be looked at often: the machine is small.
     until "$@" >/dev/null 2>&1; do
         [ $SECONDS -lt $end ] || { say "waited too long for: $what"; return 1; }
-        sleep 0.2
+        [ $SECONDS -lt $((begin + 15)) ] || pause=1
+        sleep $pause
     done
 }
 same() { [ "$1" = "$2" ] || { say "expected '$2', found '$1'${3:+ ($3)}"; return 1; }; }

@@ -70,16 +70,19 @@ memory_of() { # POD
 }
 
 s_out_of_memory() { # a worker is killed for its memory: told, started again, and the ranks go on
-    local pod folder node address asks
+    local before pod folder node address asks start
+    sized fleet 1
+    before=$(live fleet | awk '{print $1}')
     sized fleet 2
-    pull fleet
-    read -r pod _ node address < <(live fleet)
+    # The new one: an old one has all the memory that it will ever need.
+    read -r pod _ node address < <(live fleet | grep -v "^$before ")
     folder=$(memory_of "$pod")
-    # What it has, and a little more: the next pictures do not fit.
+    # What it has, and a little more: pictures do not fit.
     echo $(($(cat "$folder/memory.usage_in_bytes") + (1 << 20))) >"$folder/memory.limit_in_bytes"
-    (for start in 300 364 428 492 556; do curl -s -m 20 -o /dev/null "http://$address:8470/v1/streams/train/batches/$start-$((start + 64))" || true; done) &
+    pull fleet
+    (for start in 300 364 428 492 556; do curl -s -m 60 -o /dev/null "http://$address:8470/v1/streams/train/batches/$start-$((start + 64))" || true; done) &
     asks=$!
-    until_ok 60 "the kill" answers 1 k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].restartCount}'
+    until_ok 240 "the kill" answers 1 k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].restartCount}'
     wait "$asks"
     same "$(k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].lastState.terminated.reason}')" OOMKilled
     whole fleet 2
