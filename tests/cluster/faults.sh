@@ -103,8 +103,10 @@ s_evicted() { # one is evicted, another fills its disk: both are replaced, and w
     folder=$("$here/cluster" folder "$node")/var/lib/kubelet/pods/$uid/volumes/kubernetes.io~empty-dir/cache
     # The limit is 1Gi; the blocks are reserved and not written.
     fallocate -l 1100M "$folder/filler"
-    until_ok 120 "the kubelet to evict it" answers Failed k get pod "$pod" -o 'jsonpath={.status.phase}'
-    say "$(k get pod "$pod" -o 'jsonpath={.status.message}')"
+    # Failed, or Succeeded where the worker has ended well before the kubelet writes that.
+    over() { [[ $(k get pod "$1" -o 'jsonpath={.status.phase}') =~ ^(Failed|Succeeded)$ ]]; }
+    until_ok 180 "the kubelet to evict it" over "$pod"
+    say "$(k get events --field-selector "reason=Evicted,involvedObject.name=$pod" -o 'jsonpath={.items[*].message}')"
     whole fleet 2
     pulled
     # Nobody takes it away.
