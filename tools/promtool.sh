@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Prints the path of promtool, which reads and tests the alerts. Where it is not installed it is taken out of Debian's package prometheus,
-# once, without installing that, for that would start a server. With --found nothing is fetched. It lies in $FEEDMILL_CACHE, or else in ~/.cache/feedmill.
+# promtool.sh [prometheus] [--found]: prints the path of promtool, which reads and tests the alerts, or of Prometheus itself.
+# Where it is not installed it is taken out of Debian's package prometheus, once, without installing that, for that would start a server.
+# With --found nothing is fetched. It lies in $FEEDMILL_CACHE, or else in ~/.cache/feedmill.
 set -euo pipefail
 
-command -v promtool && exit 0
+name=promtool
+[ "${1:-}" != prometheus ] || { name=$1; shift; }
+command -v "$name" && exit 0
 cache=${FEEDMILL_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or FEEDMILL_CACHE}/.cache}/feedmill}
-program=$cache/promtool/promtool
+program=$cache/promtool/$name
 [ -x "$program" ] && { echo "$program"; exit 0; }
 [ "${1:-}" != --found ] || exit 1
 
 missing() {
-    echo "missing: promtool${1:+ ($1)}; on Debian or Ubuntu: sudo apt-get install -y --no-install-recommends prometheus" >&2
+    echo "missing: $name${1:+ ($1)}; on Debian or Ubuntu: sudo apt-get install -y --no-install-recommends prometheus" >&2
     exit 1
 }
 command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || missing ""
@@ -25,8 +28,8 @@ if [ ! -x "$program" ]; then
     # apt checks the package against the distribution's signature.
     (cd "$taken" && apt-get download -qq prometheus >/dev/null 2>&1) || missing "apt-get cannot download the package prometheus"
     dpkg-deb --extract "$taken"/prometheus_*.deb "$taken"
-    "$taken/usr/bin/promtool" --version >/dev/null || missing "it does not run here"
+    "$taken/usr/bin/$name" --version >/dev/null 2>&1 || missing "it does not run here"
     mkdir -p "${program%/*}"
-    mv "$taken/usr/bin/promtool" "$program"
+    mv "$taken/usr/bin/$name" "$program"
 fi
 echo "$program"

@@ -161,7 +161,7 @@ impl Context {
         let observed = self.observe(&pipeline);
         let scaled = self.scale(&mut pipeline, &observed, now);
         let mut decided = Decided { scaled, ..self.decide(&pipeline, &observed) };
-        let acted = tokio::time::timeout(ANSWER, self.act(&pipeline, &observed, &decided, now)).await;
+        let acted = tokio::time::timeout(ANSWER, self.act(&pipeline, &observed, &decided)).await;
         let outcome = acted.unwrap_or(Err(ApplyError::Unanswered));
         let result = match outcome {
             Err(error) if error.is_ending() => return Ok(Outcome::Again(LOOK_AGAIN)),
@@ -216,7 +216,6 @@ impl Context {
         pipeline: &ValidatedPipeline,
         observed: &Observed,
         decided: &Decided,
-        now: Now,
     ) -> Result<(), ApplyError> {
         if pipeline.paused {
             return Ok(());
@@ -236,7 +235,7 @@ impl Context {
         }
         // Last: what is in its way holds up nothing else.
         match &decided.scaled {
-            Some(scaled) => self.keep_scaling(pipeline, &applier, scaled, now).await,
+            Some(scaled) => self.keep_scaling(pipeline, &applier, scaled).await,
             None => Ok(()),
         }
     }

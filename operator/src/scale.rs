@@ -80,7 +80,7 @@ struct Scaler {
     /// When the window ends.
     window_ends: Instant,
     limited_by: Option<Limit>,
-    /// When the state was written last, and the size in it.
+    /// When the state that was written last was made, and the size in it.
     written: Option<(u64, u32)>,
 }
 
@@ -129,15 +129,15 @@ impl Scalers {
             limited_by: scaler.limited_by,
             fresh,
             next: scaler.window_ends.saturating_duration_since(now),
-            keep: scaler.due(now_ms),
+            keep: scaler.due(),
         }
     }
 
     /// The state has been written.
-    pub fn kept(&self, key: &Key, now_ms: u64) {
+    pub fn kept(&self, key: &Key) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(scaler) = all.get_mut(key) {
-            scaler.written = scaler.state.as_ref().map(|state| (now_ms, state.replicas));
+            scaler.written = scaler.state.as_ref().map(|state| (state.at_ms, state.replicas));
         }
     }
 
@@ -213,10 +213,10 @@ impl Scaler {
     }
 
     /// What is to be written now, if anything.
-    fn due(&self, now_ms: u64) -> Option<String> {
+    fn due(&self) -> Option<String> {
         let state = self.state.as_ref()?;
         let is_kept = self.written.is_some_and(|(at_ms, replicas)| {
-            replicas == state.replicas && now_ms.saturating_sub(at_ms) < KEEP_EVERY_MS
+            replicas == state.replicas && state.at_ms.abs_diff(at_ms) < KEEP_EVERY_MS
         });
         // Of numbers and names, so it always becomes JSON.
         if is_kept { None } else { serde_json::to_string(state).ok() }

@@ -14,8 +14,9 @@ use crate::size::{self, Size};
 use crate::spec::{Fallback, ScalingSpec};
 use crate::state::State;
 
-/// After so many windows without a decision, what was counted in windows means nothing any more.
-const GAP: u64 = 6;
+/// After so many windows without a decision, what was counted in windows means nothing any more. A leader that dies leaves a state of up to
+/// 60 s, its lease runs for 15 s, and who follows watches a window: that must not be one.
+const GAP: u64 = 12;
 
 /// Hungry ranks make a fleet larger by a quarter when arithmetic does not say more.
 const HUNGRY_GROWTH: f64 = 1.25;

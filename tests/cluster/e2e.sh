@@ -20,11 +20,13 @@ k() { kubectl -n "$team" "$@"; }
 say() { printf '%s\n' "$*"; }
 seconds() { awk -v a="$1" -v b="$(date +%s%N)" 'BEGIN{printf "%.1f", (b - a) / 1e9}'; }
 until_ok() { # SECONDS WHAT COMMAND...
-    local end=$((SECONDS + $1)) what=$2
+    local begin=$SECONDS end=$((SECONDS + $1)) what=$2 pause=0.2
     shift 2
+    # What takes long need not be looked at often: the machine is small.
     until "$@" >/dev/null 2>&1; do
         [ $SECONDS -lt $end ] || { say "waited too long for: $what"; return 1; }
-        sleep 0.2
+        [ $SECONDS -lt $((begin + 15)) ] || pause=1
+        sleep $pause
     done
 }
 same() { [ "$1" = "$2" ] || { say "expected '$2', found '$1'${3:+ ($3)}"; return 1; }; }
@@ -35,7 +37,8 @@ answers() { local wanted=$1 out; shift; out=$("$@") && [ "$out" = "$wanted" ]; }
 gone() { local out; out=$(k get "$@" 2>&1) && return 1; [[ $out == *NotFound* ]]; }
 node_is() { answers "$2" kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'; }
 count_is() { local out; out=$(k get "${@:2}" -o name) && [ "$(grep -c . <<<"$out")" = "$1" ]; }   # NUMBER KIND...
-wanted_is() { answers "$2" k get deploy "$1-worker" -o 'jsonpath={.spec.replicas}'; }
+wanted() { k get deploy "$1-worker" -o 'jsonpath={.spec.replicas}'; }
+wanted_is() { answers "$2" wanted "$1"; }
 serving_elsewhere() { # PIPELINE WORKERS NODE: so many are available, and none of those that stay stands there
     local out
     answers "$2" k get deploy "$1-worker" -o 'jsonpath={.status.availableReplicas}' && out=$(live "$1") && ! awk '{print $3}' <<<"$out" | grep -qx "$3"
@@ -48,10 +51,13 @@ ready_is() { [ "$(get "$1" '{.status.readyReplicas}/{.status.replicas}/{.status.
 # What stays: neither on its way out nor ended.
 live() { k get pods -l "feedmill.dev/pipeline=$1" -o json | python3 -c '
 import json, sys
+lines = []
 for pod in json.load(sys.stdin)["items"]:
     if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") not in ("Failed", "Succeeded"):
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
-        print(pod["metadata"]["name"], pod["metadata"]["uid"], pod["spec"].get("nodeName", "-"), pod["status"].get("podIP", "-"), "ready" if ready else "-")'; }
+        lines.append(" ".join([pod["metadata"]["name"], pod["metadata"]["uid"], pod["spec"].get("nodeName", "-"), pod["status"].get("podIP", "-"), "ready" if ready else "-"]))
+# At once: who wants only the first line may be gone before a second is written.
+sys.stdout.write("".join(line + "\n" for line in lines))'; }
 serving() { local out; out=$(live "$1") && [ "$(awk '{print $5}' <<<"$out" | sort | uniq -c | xargs)" = "$2 ready" ]; }   # PIPELINE WORKERS: so many stay, and all are ready
 spread() { live "$1" | awk '{count[$3]++} END {for (node in count) print node "=" count[node]}' | sort | xargs; }
 addresses() { live "$1" | awk '{print $4}'; }
@@ -179,12 +185,14 @@ local_hashes() { # what stands at the first 128 positions, without any worker; o
 worker_image=localhost/feedmill/worker:e2e
 
 . "$here/life.sh"
+. "$here/sizes.sh"
 . "$here/faults.sh"
 . "$here/numbers.sh"
 
-all="install apply read refused edits scale hpa internal rollout broken_image stream overwritten missing conflict access keys one_per_node leader operator_down
-    api_server out_of_memory evicted drained node_dies partitioned steady namespace delete"
-usual="install apply read refused edits scale rollout overwritten leader delete"
+all="install apply read refused scale rollout broken_image stream overwritten missing conflict access keys one_per_node
+    hpa external internal sated cut gone
+    leader operator_down api_server out_of_memory evicted drained node_dies partitioned steady namespace delete"
+usual="install apply read refused scale rollout internal drained leader delete"
 
 # ------------------------------------------------------------ run
 

@@ -1,10 +1,14 @@
 # What goes wrong around a fleet; read by e2e.sh.
 
+leader() { kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}'; }
+restarts() { kubectl -n $system get pod "$1" -o 'jsonpath={.status.containerStatuses[0].restartCount}'; }
+
 s_leader() { # the leading operator freezes: another acts within 20 s, no worker is touched, and the first gives up when it can move again
-    local before t leader took
+    local before t leader took restarts
     sized fleet 2
     before=$(uids fleet)
-    leader=$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')
+    leader=$(leader)
+    restarts=$(restarts "$leader")
     "$here/cluster" freeze "$leader" $system
     t=$(date +%s)
     k scale dpl/fleet --replicas=3 >/dev/null
@@ -13,8 +17,8 @@ s_leader() { # the leading operator freezes: another acts within 20 s, no worker
     say "the next change was made after $took s"
     [ "$took" -le 20 ] || { say "that is more than 20 s"; "$here/cluster" thaw "$leader" $system; return 1; }
     "$here/cluster" thaw "$leader" $system
-    until_ok 60 "the former leader to give up" answers 1 kubectl -n $system get pod "$leader" -o 'jsonpath={.status.containerStatuses[0].restartCount}'
-    [ "$(kubectl -n $system get lease feedmill -o 'jsonpath={.spec.holderIdentity}')" != "$leader" ] || { say "$leader leads again"; return 1; }
+    until_ok 60 "the former leader to give up" answers $((restarts + 1)) restarts "$leader"
+    [ "$(leader)" != "$leader" ] || { say "$leader leads again"; return 1; }
     until_ok 60 "3 workers" ready_is fleet 3
     same "$(both "$before" "$(uids fleet)")" 2 "workers that stayed"
 }
@@ -66,16 +70,19 @@ memory_of() { # POD
 }
 
 s_out_of_memory() { # a worker is killed for its memory: told, started again, and the ranks go on
-    local pod folder node address asks
+    local before pod folder node address asks start
+    sized fleet 1
+    before=$(live fleet | awk '{print $1}')
     sized fleet 2
-    pull fleet
-    read -r pod _ node address < <(live fleet)
+    # The new one: an old one has all the memory that it will ever need.
+    read -r pod _ node address < <(live fleet | grep -v "^$before ")
     folder=$(memory_of "$pod")
-    # What it has, and a little more: the next pictures do not fit.
+    # What it has, and a little more: pictures do not fit.
     echo $(($(cat "$folder/memory.usage_in_bytes") + (1 << 20))) >"$folder/memory.limit_in_bytes"
-    (for start in 300 364 428 492 556; do curl -s -m 20 -o /dev/null "http://$address:8470/v1/streams/train/batches/$start-$((start + 64))" || true; done) &
+    pull fleet
+    (for start in 300 364 428 492 556; do curl -s -m 60 -o /dev/null "http://$address:8470/v1/streams/train/batches/$start-$((start + 64))" || true; done) &
     asks=$!
-    until_ok 60 "the kill" answers 1 k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].restartCount}'
+    until_ok 240 "the kill" answers 1 k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].restartCount}'
     wait "$asks"
     same "$(k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].lastState.terminated.reason}')" OOMKilled
     whole fleet 2
@@ -96,8 +103,10 @@ s_evicted() { # one is evicted, another fills its disk: both are replaced, and w
     folder=$("$here/cluster" folder "$node")/var/lib/kubelet/pods/$uid/volumes/kubernetes.io~empty-dir/cache
     # The limit is 1Gi; the blocks are reserved and not written.
     fallocate -l 1100M "$folder/filler"
-    until_ok 120 "the kubelet to evict it" answers Failed k get pod "$pod" -o 'jsonpath={.status.phase}'
-    say "$(k get pod "$pod" -o 'jsonpath={.status.message}')"
+    # Failed, or Succeeded where the worker has ended well before the kubelet writes that.
+    over() { [[ $(k get pod "$1" -o 'jsonpath={.status.phase}') =~ ^(Failed|Succeeded)$ ]]; }
+    until_ok 180 "the kubelet to evict it" over "$pod"
+    say "$(k get events --field-selector "reason=Evicted,involvedObject.name=$pod" -o 'jsonpath={.items[*].message}')"
     whole fleet 2
     pulled
     # Nobody takes it away.

@@ -74,7 +74,7 @@ Y
     k delete pod trainer --wait=false >/dev/null
 }
 
-s_refused() { # contradictions are refused when they are applied, with the field
+s_refused() { # contradictions are refused when they are applied, with the field; what may change while workers run is not
     local count=0 edit field answer
     pipeline wrong | kubectl create --dry-run=client -o json -f - >"$work/wrong.json"
     while read -r field edit; do
@@ -87,10 +87,7 @@ s_refused() { # contradictions are refused when they are applied, with the field
     done <"$here/refused.txt"
     say "$count refused"
     [ "$count" -ge 20 ] || { say "fewer than 20"; return 1; }
-}
-
-s_edits() { # what may change while workers run
-    local count=0 edit
+    count=0
     pipeline fleet "  replicas: 3" | kubectl create --dry-run=client -o json -f - >"$work/fleet.json"
     while read -r edit; do
         python3 "$here/edit.py" "$edit" <"$work/fleet.json" | kubectl apply --dry-run=server -f - >/dev/null || { say "refused: $edit"; return 1; }
@@ -125,53 +122,6 @@ s_scale() { # 2 → 6 → 2 by kubectl scale while ranks pull; the rest stays sp
 import json, sys
 for entry in json.load(sys.stdin)["metadata"]["managedFields"]:
     if "f:replicas" in entry["fieldsV1"].get("f:spec", {}): print(entry["manager"])')" feedmill-operator-size
-}
-
-s_internal() { # ranks that wait make a fleet grow, with a reason; when they are gone it stays, and says why
-    local t
-    pipeline grown "  replicas: 1
-  autoscaling: {mode: Internal, minReplicas: 1, maxReplicas: 3}" | kubectl apply -f - >/dev/null
-    whole grown 1
-    pull grown 0
-    t=$(date +%s%N)
-    until_ok 120 "3 workers to be wanted" wanted_is grown 3
-    say "3 wanted after $(seconds "$t") s of ranks that wait: $(condition grown ScalingActive message)"
-    until_ok 60 "the change to be told" some k get events --field-selector reason=ScaledUp,involvedObject.name=grown -o name
-    whole grown 3
-    pulled
-    until_ok 90 "nobody to be seen pulling" is grown ScalingActive Quiet reason
-    same "$(k get deploy grown-worker -o 'jsonpath={.spec.replicas}')" 3 "workers wanted"
-    same "$(get grown '{.spec.replicas}')" 1
-    k get configmap grown-scaling >/dev/null
-    k delete dpl grown >/dev/null
-}
-
-s_hpa() { # a HorizontalPodAutoscaler may read and write the scale; what it writes is held within the bounds
-    k patch dpl fleet --type merge -p '{"spec": {"autoscaling": {"mode": "External", "minReplicas": 2, "maxReplicas": 3}}}' >/dev/null
-    k scale dpl/fleet --replicas=9 >/dev/null
-    until_ok 60 "3 workers, as the bounds say" ready_is fleet 3
-    told fleet ScalingLimited True
-    told fleet ScalingLimited MaxReplicas reason
-    told fleet ScalingActive External reason
-    k apply -f - >/dev/null <<Y
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata: {name: fleet}
-spec:
-  scaleTargetRef: {apiVersion: feedmill.dev/v1alpha1, kind: DataPipeline, name: fleet}
-  minReplicas: 2
-  maxReplicas: 3
-  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]
-Y
-    # There are no metrics here, so it never gets beyond reading the scale and its pods.
-    until_ok 60 "the scale to be read" answers True k get hpa fleet -o 'jsonpath={.status.conditions[?(@.type=="AbleToScale")].status}'
-    # Out of its bounds it acts without metrics: 9 was asked for, 3 are the most.
-    until_ok 60 "the autoscaler to write 3" answers 3 get fleet '{.spec.replicas}'
-    until_ok 30 "no limit any more" is fleet ScalingLimited False
-    k delete hpa fleet >/dev/null
-    k patch dpl fleet --type json -p '[{"op": "remove", "path": "/spec/autoscaling"}]' >/dev/null
-    k scale dpl/fleet --replicas=2 >/dev/null
-    whole fleet 2
 }
 
 s_rollout() { # every worker is replaced while ranks pull; the new ones are spread among themselves
@@ -380,3 +330,27 @@ s_delete() { # without the chart pipelines and workers go on; without a pipeline
     k delete dpl --all --timeout=60s >/dev/null
     until_ok 120 "everything to be gone" nothing k get deploy,svc,pdb,configmap,sa,networkpolicy,controllerrevision,pods -l app.kubernetes.io/managed-by=feedmill-operator -o name
 }
+
+s_many() { # 200 nodes that only pretend: workers stand one on each, and 100 more next to them
+    local t
+    "$here/cluster" fake-nodes 200
+    t=$(date +%s%N)
+    pipeline many "  replicas: 200
+  placement:
+    spread: {whenUnsatisfiable: DoNotSchedule}
+    nodeSelector: {type: kwok}
+    tolerations: [{key: kwok.x-k8s.io/node, operator: Exists}]" | kubectl apply -f - >/dev/null
+    placed() { answers "$2 $3" get many '{.status.readyReplicas} {.status.placement.nodes} {.status.placement.maxPerNode} {.status.placement.skew}'; }
+    until_ok 180 "200 workers, one a node" placed many 200 "200 1 0"
+    say "200 workers on 200 nodes after $(seconds "$t") s"
+    t=$(date +%s%N)
+    k scale dpl/many --replicas=300 >/dev/null
+    until_ok 180 "300 workers, two a node at most" placed many 300 "200 2 1"
+    say "100 more after $(seconds "$t") s"
+    told many SpreadSatisfied True
+    k delete dpl many >/dev/null
+    until_ok 120 "them to be gone" nothing k get pods -l feedmill.dev/pipeline=many -o name
+    "$here/cluster" fake-nodes 0
+    until_ok 60 "the nodes to be gone" count_is_3_nodes
+}
+count_is_3_nodes() { answers 3 bash -c 'kubectl get nodes -o name | wc -l'; }

@@ -25,3 +25,17 @@ $([ $place = spread ] || echo '  placement: {nodeSelector: {kubernetes.io/hostna
     for node in n1 n2 n3; do "$here/cluster" nic $node off; done
     k delete dpl packed spread >/dev/null
 }
+
+s_line() { # what workers of a fifth of a core each give together: 1, 2, 4 of them
+    local workers first="" rate
+    pipeline line "  replicas: 1" | sed 's/requests: {cpu: 50m}/requests: {cpu: 50m}, limits: {cpu: 200m}/' | kubectl apply -f - >/dev/null
+    for workers in 1 2 4; do
+        sized line $workers
+        # Those before have the pictures of the epoch by now; the first steps are not counted by a rank that begins with full queues.
+        "${resolve[@]}" "$ranks" --steps "$((workers * ${STEPS:-30}))" --step-ms 0 --ranks 4 --micro-batch 2 "http://line.$team.svc.cluster.local:8470" >"$work/line.out"
+        rate=$(tail -1 "$work/line.out" | field samples_a_second)
+        first=${first:-$rate}
+        say "$workers workers: $rate samples/s, $(awk -v a="$rate" -v b="$first" 'BEGIN{printf "%.2f", a / b}') x one"
+    done
+    k delete dpl line >/dev/null
+}

@@ -71,7 +71,6 @@ impl Context {
         pipeline: &ValidatedPipeline,
         applier: &Applier<'_>,
         scaled: &Scaled,
-        now: Now,
     ) -> Result<(), ApplyError> {
         let Some(state) = &scaled.keep else { return Ok(()) };
         let map = ConfigMap {
@@ -80,7 +79,7 @@ impl Context {
             ..ConfigMap::default()
         };
         applier.one(&map, &self.caches.maps).await?;
-        self.scalers.kept(&pipeline.key, now.since_1970());
+        self.scalers.kept(&pipeline.key);
         Ok(())
     }
 }

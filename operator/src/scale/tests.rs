@@ -98,7 +98,7 @@ impl World {
         if let Some(text) = &scaled.keep {
             let data = Some(BTreeMap::from([(STATE.to_owned(), text.clone())]));
             self.kept = Some(ConfigMap { data, ..ConfigMap::default() });
-            self.scalers.kept(&self.pipeline.key, START + self.seconds * 1000);
+            self.scalers.kept(&self.pipeline.key);
         }
         self.workers = scaled.workers;
         scaled
@@ -232,6 +232,24 @@ fn another_leader_knows_what_was_learnt() {
     world.scalers = Scalers::default();
     world.looks(4);
     assert_ne!(world.seen().reason.label(), "ReportsLost");
+}
+
+#[test]
+fn windows_that_were_counted_outlive_the_longest_change_of_the_leader() {
+    let counted = |world: &World| {
+        let kept = world.kept.as_ref().unwrap().data.as_ref().unwrap();
+        serde_json::from_str::<State>(&kept[STATE]).unwrap().sated
+    };
+    let mut world = World::new(10);
+    world.wait = Some(0.8);
+    world.looks(30);
+    let before = counted(&world);
+    assert!(before > 3, "{before} windows of plenty");
+    // What was written is a minute old, and a lease runs out.
+    world.seconds += 75;
+    world.scalers = Scalers::default();
+    world.looks(3);
+    assert_eq!(counted(&world), before + 1);
 }
 
 #[test]

@@ -38,6 +38,8 @@ struct RankTrack {
     step_ms: u64,
     fill: f32,
     fills: u32,
+    /// How long it waited and how full its queue was in the last window with a newer report.
+    before: (f64, f64),
     contradicts: bool,
 }
 
@@ -202,6 +204,7 @@ impl RankTrack {
             step_ms: report.step_ms,
             fill: 0.0,
             fills: 0,
+            before: (0.0, 0.0),
             contradicts: false,
         };
         track.count_fill(report);
@@ -253,17 +256,19 @@ impl RankTrack {
     fn waited(&self) -> f64 {
         let span = self.last.arrived_ms.saturating_sub(self.base.0);
         if span == 0 {
-            return 0.0;
+            // Nothing newer has come, and what it said last still counts: that it waits, too.
+            return self.before.0;
         }
         (self.last.waited_ms.saturating_sub(self.base.1) as f64 / span as f64).min(1.0)
     }
 
     fn filled(&self) -> f64 {
         // A window of one batch says nothing; waiting alone decides then.
-        if self.fills == 0 { 0.0 } else { f64::from(self.fill) / f64::from(self.fills) }
+        if self.fills == 0 { self.before.1 } else { f64::from(self.fill) / f64::from(self.fills) }
     }
 
     fn end_window(&mut self) {
+        self.before = (self.waited(), self.filled());
         self.base = (self.last.arrived_ms, self.last.waited_ms);
         self.fill = 0.0;
         self.fills = 0;

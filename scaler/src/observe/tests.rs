@@ -106,6 +106,21 @@ fn totals_become_wait_fill_need_and_capacity() {
 }
 
 #[test]
+fn a_window_without_a_newer_report_is_none_without_waiting() {
+    let mut observer = observer();
+    for ms in [100_000, 105_000] {
+        see(&mut observer, ms, &|_, _| {});
+    }
+    let _ = observer.window(FLEET, 106_000);
+    // What the rank said last is asked for again, and still young enough to count.
+    see(&mut observer, 105_000, &|_, _| {});
+    let signals = observer.window(FLEET, 116_000);
+    let run = only(&signals);
+    assert_eq!(run.reporting, 4);
+    assert!((run.wait - 0.25).abs() < 1e-6 && run.fill == 1.0, "{run:?}");
+}
+
+#[test]
 fn the_rank_that_comes_last_says_how_long_a_step_takes() {
     // All others have waited for it in the collective, and count that as their own time.
     let signals = second_window(&|ms, reports| {
