@@ -132,7 +132,7 @@ class NodeWorkers(unittest.TestCase):
                 shown = urllib.request.Request(f"{address}/v1/plan", headers={"authorization": f"Bearer {token}"})
                 with _direct.open(shown, timeout=60) as answer:
                     self.assertEqual(answer.status, 200)
-            for child in node._children:
-                arguments = Path(f"/proc/{child.pid}/cmdline").read_bytes()
+            for pid in node.pids:
+                arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
                 self.assertIn(node.token_file.encode(), arguments)
-                self.assertNotIn(token.encode(), arguments + Path(f"/proc/{child.pid}/environ").read_bytes())
+                self.assertNotIn(token.encode(), arguments + Path(f"/proc/{pid}/environ").read_bytes())

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import sys
 import types
 import unittest
+from typing import Any
 from unittest import mock
+
+import numpy as np
 
 import feedmill
 from feedmill import ConfigError, StateError
@@ -85,6 +89,69 @@ class Settings(unittest.TestCase):
                 made.set_global_batch(size)
         self.assertEqual((made._skips, made._expected_plan, made._global_batch), ([(8, 16)], None, 8))
 
+    def test_a_loader_is_true_and_asks_nobody(self) -> None:
+        # `if val_loader:` took the length: TypeError without an end, a question to the workers with one.
+        self.assertTrue(loader())
+        self.assertTrue(loader(max_steps=1))
+
+    def test_a_tensor_that_is_none_is_named(self) -> None:
+        # "pixel_value" dropped all images, silently.
+        self.refused("'pixel_value'", "pixel_values", "input_ids", tensors=["input_ids", "pixel_value"])
+        self.refused("list", tensors="labels")
+        loader(tensors=["input_ids", "shifted_labels", "cu_seqlens_padded"])
+
+    def test_an_address_without_its_scheme_is_no_file(self) -> None:
+        for source in ("workers.data.svc:8470", "10.0.0.1:8470,10.0.0.2:8470", "[::1]:8470"):
+            with self.assertRaises(ConfigError) as caught:
+                loader(source)
+            self.assertIn(f"http://{source.split(',')[0]}?", str(caught.exception))
+
+    def test_numpys_integers_are_integers(self) -> None:
+        made = loader(
+            dp_rank=np.int64(0), dp_size=np.int32(2), global_batch=np.int64(8), micro_batch=np.uint8(4), consumed=np.int64(16), max_steps=np.int64(4)
+        )
+        self.assertEqual((made.consumed, made.steps, made.dp_size), (16, 2, 2))
+        for value in (made.consumed, made.steps, made.dp_rank, made.dp_size, made.micro_batch, made._size_at(0)):
+            self.assertIs(type(value), int, "what is written into JSON")
+        made.seek(np.int64(8))
+        made.load_state_dict({"version": 1, "stream": "train", "consumed": np.int64(16), "steps": np.int64(2), "skips": [], "plan": None})
+        self.assertIs(type(made.consumed), int)
+        self.refused("micro_batch", micro_batch=np.float64(4.0))
+
+    def test_steps_are_counted_over_another_global_batch(self) -> None:
+        state = {"version": 1, "stream": "train", "consumed": 80, "steps": 5, "skips": [], "plan": None}
+        made = loader(max_steps=10, global_batch=8)
+        made.load_state_dict(state)
+        self.assertEqual(made.steps, 5)
+        self.assertEqual(made._stop(80, made.steps), 80 + 5 * 8)
+        made = loader(max_steps=4, global_batch=8)
+        made.load_state_dict(state)
+        self.assertEqual(made._stop(80, made.steps), 80, "all steps were taken")
+
+    def test_steps_that_nobody_counted_are_no_silent_end(self) -> None:
+        state = {"version": 1, "stream": "train", "consumed": 80, "skips": [], "plan": None}
+        made = loader(max_steps=10)
+        with self.assertRaisesRegex(StateError, "no steps.*max_steps 10"):
+            made.load_state_dict(state)
+        with self.assertRaisesRegex(StateError, "do not go together"):
+            made.load_state_dict(state | {"steps": 81})
+        with self.assertRaisesRegex(StateError, "do not go together"):
+            made.load_state_dict(state | {"steps": "5"})
+        self.assertEqual((made.consumed, made.steps), (0, 0))
+        with self.assertRaisesRegex(StateError, "no whole number of steps.*steps=N"):
+            made.seek(81)
+        made.seek(81, steps=7)
+        self.assertEqual((made.steps, made._stop(81, 7)), (7, 81 + 3 * 8))
+        with self.assertRaises(StateError):
+            loader(max_steps=10, consumed=81)
+        # Without max_steps nobody needs them.
+        made = loader(consumed=81)
+        self.assertIsNone(made.steps)
+        made.load_state_dict(state)
+        self.assertIsNone(made.steps)
+        made = loader(global_batch=lambda consumed: 4 if consumed < 8 else 8, max_steps=10, consumed=24)
+        self.assertEqual((made.steps, made._stop(24, made.steps)), (4, 72))
+
     def test_an_address_that_is_none_is_named(self) -> None:
         for source in ("ftp://worker", ["worker:8470"], "http://worker/path"):
             with self.assertRaisesRegex(ConfigError, "worker address"):
@@ -127,6 +194,24 @@ class Settings(unittest.TestCase):
             made = feedmill.Loader.from_megatron(NOBODY, args=ramp, run="test")
         sizes = [made._size_at(consumed) for consumed in (0, 31, 32, 63, 64, 1000)]
         self.assertEqual(sizes, [8, 8, 12, 12, 16, 16])
+
+    def megatron(self, **changes: Any) -> tuple[dict[str, Any], types.SimpleNamespace]:
+        state = types.SimpleNamespace(get_data_parallel_rank=lambda: 1, get_data_parallel_world_size=lambda: 2)
+        core = types.ModuleType("megatron.core")
+        core.parallel_state = state  # type: ignore[attr-defined]
+        modules = {"megatron": types.ModuleType("megatron"), "megatron.core": core, "megatron.core.parallel_state": state}
+        args: dict[str, Any] = {"global_batch_size": 16, "micro_batch_size": 2, "consumed_train_samples": 48, "world_size": 4}
+        return modules, types.SimpleNamespace(**{**args, "rampup_batch_size": None, **changes})
+
+    def test_megatrons_evaluation_does_not_begin_where_training_stands(self) -> None:
+        modules, args = self.megatron(consumed_valid_samples=32, rampup_batch_size=["8", "4", "64"], consumed_train_samples=24)
+        with mock.patch.dict(sys.modules, modules):
+            made = feedmill.Loader.from_megatron(NOBODY, args=args, run="test", stream="eval")
+            self.assertEqual((made.consumed, made._size_at(32)), (32, 16))
+            self.assertEqual(feedmill.Loader.from_megatron(NOBODY, args=args, run="test", stream="validation", consumed=0).consumed, 0)
+            with self.assertRaisesRegex(ConfigError, "consumed_valid_samples"):
+                feedmill.Loader.from_megatron(NOBODY, args=args, run="test", stream="other")
+            self.assertEqual(feedmill.Loader.from_megatron(NOBODY, args=args, run="test", stream="pretrain").consumed, 24)
 
     def test_states_that_are_none_are_refused(self) -> None:
         good = {"version": 1, "stream": "train", "consumed": 16, "skips": [], "plan": None}
@@ -181,7 +266,13 @@ class Runs(unittest.TestCase):
     def test_ranks_without_a_name_in_common_are_refused(self) -> None:
         with self.assertRaisesRegex(ConfigError, "one name in common"):
             run_name(None, 2, {"SLURM_JOB_ID": "42"})
-        self.assertNotEqual(run_name(None, 1, {}), run_name(None, 1, {}))
+
+    def test_a_process_has_one_name_so_that_its_loaders_share_workers(self) -> None:
+        # Each loader had a name of its own: training and evaluation started a set of workers each, and every evaluation another one.
+        name = run_name(None, 1, {})
+        self.assertEqual(run_name(None, 1, {}), name)
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            self.assertNotEqual(pool.apply(run_name, (None, 1, {})), name, "a fork is another process")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,26 @@ if TYPE_CHECKING:
     import torch
 
 
+#: Tensors that ``tensors=`` chooses among.
+SELECTABLE = frozenset(
+    (
+        "input_ids",
+        "attention_mask",
+        "labels",
+        "shifted_labels",
+        "mm_token_type_ids",
+        "position_ids",
+        "pixel_values",
+        "image_grid_thw",
+    )
+)
+
+#: Where segments end, and how long the longest is: always there, in numpy's names and in transformers'.
+ENDS = frozenset(
+    ("cu_seqlens", "cu_seqlens_padded", "max_seqlen", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+)
+
+
 class Batch:
     """The micro batch of one rank: ``micro_batch`` samples that follow each other in the stream.
 
@@ -28,7 +48,7 @@ class Batch:
         datasets: list[str],
         step_consumed: int,
         global_batch: int,
-        micro_batch: int,
+        index_in_step: int,
         ensure_image: bool,
         tensors: Collection[str] | None,
     ) -> None:
@@ -42,7 +62,7 @@ class Batch:
         #: Samples of that step over all ranks.
         self.global_batch = global_batch
         #: Which micro batch of the step this is on this rank, from 0.
-        self.micro_batch = micro_batch
+        self.index_in_step = index_in_step
         self._counts, self.dataset_rows = frame.counts(len(datasets))
 
     @property
@@ -143,8 +163,7 @@ class Batch:
         cu_seqlens_padded i32 [B+1] (where segments stand in the row), max_seqlen (an int); image_grid_thw i64 [n, 3].
         What ``pad_to_multiple_of`` adds belongs to the last segment.
         """
-        made = self._frame.packed(self._facts(), self._ensure_image, pad_to_multiple_of, per_segment_multiple)
-        return self._selected({key: value if isinstance(value, int) else np.asarray(value) for key, value in made.items()})
+        return self._selected(self._packed(pad_to_multiple_of, per_segment_multiple))
 
     def pixel_values(self) -> np.ndarray:
         """f32 [P, 3*T*p*p]: what the model sees, bit for bit what its processor gives."""
@@ -216,6 +235,10 @@ class Batch:
         made = self._frame.padded(self._facts(), self._ensure_image, pad_to_multiple_of)
         return {name: np.asarray(array) for name, array in made.items()}
 
+    def _packed(self, pad_to_multiple_of: int, per_segment_multiple: int) -> dict[str, Any]:
+        made = self._frame.packed(self._facts(), self._ensure_image, pad_to_multiple_of, per_segment_multiple)
+        return {key: value if isinstance(value, int) else np.asarray(value) for key, value in made.items()}
+
     def _facts(self) -> _feedmill.Model:
         return known_model(self._model)
 
@@ -223,8 +246,7 @@ class Batch:
         return self._tensors is None or name in self._tensors
 
     def _selected(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        kept = ("cu_seqlens", "cu_seqlens_padded", "max_seqlen")
-        return {name: value for name, value in tensors.items() if name in kept or self._has(name)}
+        return {name: value for name, value in tensors.items() if name in ENDS or self._has(name)}
 
     def __repr__(self) -> str:
         start, end = self.range

@@ -68,7 +68,7 @@ class BadSamples(FeedmillError):
 
 
 class WorkersFailed(FeedmillError):
-    """Worker processes of this machine could not be started, or ended."""
+    """Worker processes of this machine cannot be started, or ended again and again so that no batch came within ``timeout``."""
 
 
 class ForkError(FeedmillError):

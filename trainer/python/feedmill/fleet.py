@@ -27,7 +27,7 @@ def connect(
     agent = os.environ.get(AGENT_VARIABLE) or None
     if node is not None:
         # Nobody else reads what they make.
-        addresses, token_file, agent = node.addresses, node.token_file, None
+        addresses, token_file, agent = [node.source], node.token_file, None
     elif isinstance(source, (list, tuple)):
         addresses = [str(address) for address in source]
     else:

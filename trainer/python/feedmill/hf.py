@@ -6,15 +6,19 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import get_last_checkpoint
 
-from .errors import ConfigError
+from .errors import ConfigError, StateError
 from .loader import Loader
+from .nodes import NodeWorkers
 
 #: Settings that the Trainer's arguments decide.
 _DECIDED = ("dp_rank", "dp_size", "global_batch", "micro_batch", "epochs", "max_steps", "model_parallel_size")
@@ -27,12 +31,17 @@ class TrainerMixin:
         from the training arguments. ``layout``, ``pad_to_multiple_of`` and ``per_segment_multiple`` go to
         :meth:`feedmill.Batch.torch`, ``dtype`` too.
     feedmill_eval: the same for evaluation, and ``samples``, how many of its stream are read: every time the same ones,
-        from its begin. What it does not say is as in ``feedmill``.
+        from its begin. What it does not say is as in ``feedmill``. ``evaluate(other)`` evaluates another data set as ever.
 
     Data never goes through ``accelerator.prepare``, which would shard or re-order it. Resuming costs the same at any step:
-    the checkpoint's trainer_state.json holds the loader's state, so nothing is skipped by reading it. Each checkpoint
+    the checkpoint's trainer_state.json holds the loader's state, so nothing is skipped by reading it. On other ranks or with
+    another batch size ``max_steps`` counts all steps, and ``num_train_epochs`` ends where the data does. Each checkpoint
     also gets a plan.json. The whole training is one pass over one dataloader without a length: save, evaluate and log by
     steps, not by epochs.
+
+    A loss that is the mean over a micro batch's own tokens is 0/0 where all rows are filler, as on some ranks in the last step
+    of an epoch: ``average_tokens_across_devices`` is set, and a model that takes no ``num_items_in_batch`` is refused where
+    filler can come.
     """
 
     def __init__(
@@ -49,20 +58,37 @@ class TrainerMixin:
             samples = self._feedmill_eval.get("samples")
             if not isinstance(samples, int) or samples < 1:
                 raise ConfigError(f"feedmill_eval needs samples, how many are read; it has {samples!r}")
+            if named.get("eval_dataset") is not None:
+                raise ConfigError("feedmill_eval and eval_dataset both say what is evaluated; give evaluate() the other data set")
             # The Trainer wants to see that there is something.
-            named.setdefault("eval_dataset", _Samples(samples))
+            named["eval_dataset"] = _Samples(samples)
         #: The loader of the running training.
         self.feedmill_loader: Loader | None = None
+        #: The state of the checkpoint that is resumed from, and its count of steps.
+        self._feedmill_resumed: tuple[Mapping[str, Any] | None, int] = (None, 0)
+        #: The steps that epochs were made into, and thus not the user's.
+        self._feedmill_steps: int | None = None
+        #: This machine's workers, kept from one evaluation to the next.
+        self._feedmill_workers: NodeWorkers | None = None
         super().__init__(*positional, **named)
         arguments = self.args  # type: ignore[attr-defined]
         arguments.remove_unused_columns = False
         arguments.ignore_data_skip = True
+        arguments.average_tokens_across_devices = True
         if "epoch" in (arguments.eval_strategy, arguments.save_strategy, arguments.logging_strategy):
             raise ConfigError('eval_strategy, save_strategy and logging_strategy must be by "steps" here, not by "epoch"')
         self._feedmill_callback = FeedmillCallback(self)
         self.add_callback(self._feedmill_callback)  # type: ignore[attr-defined]
 
     # What the Trainer asks for.
+
+    def train(self, resume_from_checkpoint: Any = None, *positional: Any, **named: Any) -> Any:
+        folder = resume_from_checkpoint
+        if folder is True:
+            folder = get_last_checkpoint(self.args.output_dir)  # type: ignore[attr-defined]
+        # How many steps there are must be known before the schedule of learning rates is made.
+        self._feedmill_resumed = _resumed(folder) if folder else (None, 0)
+        return super().train(resume_from_checkpoint, *positional, **named)  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         arguments = self.args  # type: ignore[attr-defined]
@@ -72,31 +98,49 @@ class TrainerMixin:
         if self.feedmill_loader is not None:
             self.feedmill_loader.close()
         settings, tensors = _split(self._feedmill)
+        begin = settings.pop("consumed", 0)
+        by_epochs = arguments.max_steps <= 0 or arguments.max_steps == self._feedmill_steps
+        if settings.get("last_step", "pad") == "pad" and (by_epochs or "max_samples" in settings):
+            self._feedmill_check_loss("the last step of the training has filler rows")
         loader = self.feedmill_loader = Loader(
             settings.pop("source"),
             dp_rank=arguments.process_index // shared,
             dp_size=dp_size,
             global_batch=micro_batch * arguments.gradient_accumulation_steps * dp_size,
             micro_batch=micro_batch,
-            epochs=arguments.num_train_epochs if arguments.max_steps <= 0 else None,
-            max_steps=arguments.max_steps if arguments.max_steps > 0 else None,
+            epochs=arguments.num_train_epochs if by_epochs else None,
+            max_steps=None if by_epochs else arguments.max_steps,
             model_parallel_size=shared,
             **settings,
         )
-        if arguments.max_steps <= 0:
-            arguments.max_steps = len(loader) // arguments.gradient_accumulation_steps
+        saved, done = self._feedmill_resumed
+        if saved is not None:
+            loader.load_state_dict({**saved, "steps": done})
+        elif done:
+            # A checkpoint of another data pipeline: its own count of steps is all there is.
+            loader.seek(done * loader._size_at(0), steps=done)
+        elif begin:
+            # The Trainer counts from here.
+            loader.seek(begin, steps=0)
+        if by_epochs:
+            # The Trainer counts steps: those that were taken, whatever their size, and those that are left of this size.
+            arguments.max_steps = self._feedmill_steps = max(done + len(loader) // arguments.gradient_accumulation_steps, 1)
         return _Batches(loader, tensors)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        if self._feedmill_eval is None:
-            raise ConfigError("there is no feedmill_eval")
+        asked = self.eval_dataset if eval_dataset is None else eval_dataset  # type: ignore[attr-defined]
+        if self._feedmill_eval is None or not isinstance(asked, _Samples):
+            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
         arguments = self.args  # type: ignore[attr-defined]
         shared = self._feedmill_model_parallel()
         dp_size = arguments.world_size // shared
         micro_batch = arguments.per_device_eval_batch_size
         settings, tensors = _split(self._feedmill_eval)
         samples = settings.pop("samples")
+        if 0 < samples % (micro_batch * dp_size) <= micro_batch * (dp_size - 1):
+            self._feedmill_check_loss(f"{samples} samples are no multiple of {micro_batch * dp_size}, so that some ranks have filler only")
         return _EvalBatches(
+            self,
             settings.pop("source"),
             tensors,
             samples,
@@ -114,6 +158,15 @@ class TrainerMixin:
         if loader is not None and loader._puller is not None and "loss" in logs:
             logs = logs | loader.log()
         super().log(logs, *positional, **named)  # type: ignore[misc]
+
+    def _feedmill_check_loss(self, because: str) -> None:
+        """ConfigError where the loss of filler rows would be 0/0."""
+        if getattr(self, "model_accepts_loss_kwargs", False) or getattr(self, "compute_loss_func", None) is not None:
+            return
+        raise ConfigError(
+            f"{because}, and the loss of this model is the mean over a micro batch's own tokens, 0/0 = NaN there: it takes no "
+            'num_items_in_batch. Give the Trainer compute_loss_func, or feedmill={"last_step": "drop"}'
+        )
 
     def _feedmill_model_parallel(self) -> int:
         sizes = ("get_tp_size", "get_cp_size", "get_sp_size")
@@ -134,20 +187,13 @@ class FeedmillCallback(TrainerCallback, ExportableState):
         loader = self._trainer.feedmill_loader
         if loader is None:
             return
-        if state.global_step > 0:
-            self._go_on(loader, state)
+        if loader.steps != state.global_step:
+            raise StateError(
+                f"the Trainer stands at step {state.global_step} and the loader at {loader.steps}: resume by "
+                "train(resume_from_checkpoint=...)"
+            )
         # All ranks begin alike, or it is an error here and no hang in the first step.
         loader.wait_ready()
-
-    def _go_on(self, loader: Loader, state: Any) -> None:
-        kept = state.stateful_callbacks.get(type(self).__name__) or {}
-        kept = kept[-1] if isinstance(kept, list) else kept
-        saved = kept.get("attributes", {}).get("feedmill")
-        if saved is not None:
-            loader.load_state_dict(saved)
-        else:
-            # A checkpoint of another data pipeline: its own count of steps is all there is.
-            loader.seek(state.global_step * loader._size_at(0))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         loader = self._trainer.feedmill_loader
@@ -189,10 +235,10 @@ class _Samples:
 class _EvalBatches:
     """Evaluation's batches, every time from the begin of their stream."""
 
-    def __init__(self, source: Any, tensors: Mapping[str, Any], samples: int, **settings: Any) -> None:
+    def __init__(self, trainer: TrainerMixin, source: Any, tensors: Mapping[str, Any], samples: int, **settings: Any) -> None:
         self.dataset = _Samples(samples)
         self.batch_size = settings["micro_batch"]
-        self._source, self._tensors, self._settings = source, tensors, settings
+        self._trainer, self._source, self._tensors, self._settings = trainer, source, tensors, settings
 
     def __len__(self) -> int:
         return math.ceil(len(self.dataset) / self._settings["global_batch"])
@@ -201,6 +247,25 @@ class _EvalBatches:
         with Loader(self._source, **self._settings) as loader:
             for batch in loader:
                 yield batch.torch(**self._tensors)
+            # This machine's workers stay for the next evaluation, as long as the trainer.
+            node, loader._node = loader._node, None
+            if node is not None:
+                self._trainer._feedmill_workers = node
+
+
+def _resumed(folder: Any) -> tuple[Mapping[str, Any] | None, int]:
+    """The loader's state in a checkpoint, None where another data pipeline wrote it, and the Trainer's count of steps."""
+    path = os.path.join(folder, "trainer_state.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            said = json.load(file)
+        kept = said.get("stateful_callbacks", {}).get(FeedmillCallback.__name__) or {}
+        # The Trainer keeps a list where two callbacks have one name.
+        kept = kept[-1] if isinstance(kept, list) else kept
+        saved, done = kept.get("attributes", {}).get("feedmill"), said["global_step"]
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise StateError(f"checkpoint {folder} cannot be resumed from: {path}: {error}") from error
+    return saved, done
 
 
 def _settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:

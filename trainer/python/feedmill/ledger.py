@@ -69,8 +69,10 @@ def new_step(loader: Loader, batch: Batch) -> dict[str, Any]:
         "stream": loader.stream,
         "plan": batch.plan,
         "rank": loader.dp_rank,
+        # As trainers log it: the first is 1.
+        "step": None if loader.steps is None else loader.steps + 1,
         "consumed": consumed,
-        "position": batch.range[0] - (batch.micro_batch * loader.dp_size + loader.dp_rank) * loader.micro_batch,
+        "position": batch.range[0] - (batch.index_in_step * loader.dp_size + loader.dp_rank) * loader.micro_batch,
         "global_batch": batch.global_batch,
         "micro_batches": 0,
         "rows": 0,

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _feedmill, ledger as ledgers
 from .bad_rows import BadRows
-from .batch import Batch, known_model
-from .errors import ConfigError, FeedmillError, PlanChanged, StateError
+from .batch import ENDS, SELECTABLE, Batch, known_model
+from .errors import ConfigError, FeedmillError, PlanChanged, StateError, WorkersFailed, WorkersUnreachable
 from .fleet import connect
 from .mesh import mesh_ranks
 from .nodes import NodeWorkers
 from .runs import run_name
-from .settings import at_least, check_ranks, checked_skips, is_fleet, merged_skips
+from .settings import at_least, check_file, check_ranks, checked_skips, checked_tensors, is_fleet, merged_skips, whole
 from .totals import Totals, ratio
+
+_log = logging.getLogger("feedmill")
 
 #: Version of what state_dict returns.
 STATE_VERSION = 1
@@ -30,6 +33,8 @@ KNOWN_AHEAD = 1024
 MOST_COUNTED_STEPS = 10_000_000
 
 GlobalBatch = int | Callable[[int], int]
+
+Answer = TypeVar("Answer")
 
 
 class Loader:
@@ -49,7 +54,9 @@ class Loader:
         WORLD_SIZE where a launcher set that.
     global_batch: samples of one optimizer step over all ranks; or a schedule: a function of the samples consumed.
     micro_batch: samples in one batch.
-    epochs, max_steps, max_samples: where training ends, counted from its very begin; None = never. The smallest counts.
+    epochs, max_steps, max_samples: where training ends, counted from its very begin; None = never. The smallest counts. Steps
+        are those that were taken, with whatever global batch: after a resume ``max_steps`` less those of the state are left.
+        Epochs follow each other within one loop: a second one over a loader that has come to its end gives nothing.
     last_step: "pad" makes the step that crosses the end full with filler rows without loss; "drop" leaves it out.
     ensure_image: a batch without an image gets one more row with a small masked one, so that every rank runs the
         vision tower.
@@ -111,15 +118,15 @@ class Loader:
         workers: int = 1,
         threads: int | None = None,
     ) -> None:
-        check_ranks(dp_rank, dp_size, model_parallel_size)
-        at_least("micro_batch", micro_batch, 1)
-        if window is not None:
-            at_least("window", window, 0)
-        at_least("window_bytes", window_bytes, 1)
-        at_least("consumed", consumed, 0)
-        for name, most in (("max_steps", max_steps), ("max_samples", max_samples)):
-            if most is not None:
-                at_least(name, most, 1)
+        dp_rank, dp_size = check_ranks(dp_rank, dp_size, model_parallel_size)
+        micro_batch = at_least("micro_batch", micro_batch, 1)
+        window = None if window is None else at_least("window", window, 0)
+        window_bytes = at_least("window_bytes", window_bytes, 1)
+        consumed = at_least("consumed", consumed, 0)
+        max_steps = None if max_steps is None else at_least("max_steps", max_steps, 1)
+        max_samples = None if max_samples is None else at_least("max_samples", max_samples, 1)
+        workers = at_least("workers", workers, 1)
+        threads = None if threads is None else at_least("threads", threads, 1)
         if epochs is not None and not 0 < epochs < 2**53:
             raise ConfigError(f"epochs {epochs!r} must be above 0")
         if last_step not in ("pad", "drop"):
@@ -130,6 +137,8 @@ class Loader:
             raise ConfigError(f"max_bad {max_bad!r} is a share, 0 to 1")
         if token is not None and token_file is not None:
             raise ConfigError("token and token_file are two ways to say the same; give one of them")
+        if not is_fleet(source):
+            check_file(source)
         if (token is not None or token_file is not None) and not is_fleet(source):
             raise ConfigError("token goes with workers' addresses; workers of a pipeline's file get one of their own")
         self.stream = stream
@@ -144,7 +153,7 @@ class Loader:
         self._global_batch: GlobalBatch = global_batch
         self._epochs = epochs
         self._skips = checked_skips(skips)
-        self._tensors = None if tensors is None else tuple(tensors)
+        self._tensors = checked_tensors(tensors, SELECTABLE | ENDS)
         self._window, self._window_bytes, self._timeout = window, window_bytes, timeout
         self._workers, self._threads = workers, threads
         self._source = source
@@ -159,8 +168,12 @@ class Loader:
         self._node: NodeWorkers | None = None
         self._puller: _feedmill.Puller | None = None
         self._course: _feedmill.Course | None = None
-        #: Samples consumed before the course, and micro batches of it handed out.
-        self._begin, self._taken = consumed, 0
+        self._max_steps, self._max_samples = max_steps, max_samples
+        #: Samples consumed and steps taken before the course; steps are None where nobody knows them.
+        self._begin: int = consumed
+        self._begin_steps: int | None = None
+        #: Micro batches of the course that were handed out, and whole steps of them.
+        self._taken = self._stepped = 0
         #: A batch that came and was not handed out, because something was raised in its stead.
         self._held: Batch | None = None
         self._totals = Totals()
@@ -170,10 +183,11 @@ class Loader:
         self._closed = self._ready = False
         #: It goes on elsewhere than it began, and nobody was told.
         self._turned = False
-        #: What max_steps and max_samples allow, from the very begin; another global batch does not change it later.
-        self._most_samples = self._most(max_steps, max_samples)
+        #: Whether the end was come to, and whether that was said.
+        self._ended = self._said_end = False
         # Arithmetic that does not divide is refused here, before anything is asked.
-        self._adopt(self._new_course(consumed, stop=None), consumed)
+        course = self._new_course(consumed, stop=None)
+        self._adopt(course, consumed, self._known_steps(self._steps_between(0, consumed), consumed))
         self.run = run_name(run, dp_size)
         self._ledger = ledgers.open_ledger(ledger, dp_rank)
 
@@ -182,7 +196,8 @@ class Loader:
     @classmethod
     def from_megatron(cls, source: Any, *, args: Any = None, **settings: Any) -> Loader:
         """A loader for Megatron-LM: ranks from ``megatron.core.parallel_state``, global batch, micro batch and samples
-        consumed from ``args`` (default ``megatron.training.get_args()``)."""
+        consumed from ``args`` (default ``megatron.training.get_args()``). A stream whose name begins with eval, val, test, dev or
+        held begins at ``consumed_valid_samples``, with the whole global batch; ``consumed=0`` evaluates the same each time."""
         from . import megatron
 
         return megatron.loader(cls, source, args=args, **settings)
@@ -198,7 +213,13 @@ class Loader:
     # Iterating.
 
     def __iter__(self) -> Iterator[Batch]:
+        if self._ended:
+            self._say_end("this loop gets no batch. Epochs follow each other within one loop: epochs=N, not N loops")
         return self
+
+    def __bool__(self) -> bool:
+        """True, always: not the length, which an endless loader has not, and which asks the workers."""
+        return True
 
     def __next__(self) -> Batch:
         batch = self._next()
@@ -216,7 +237,7 @@ class Loader:
         if not callable(self._global_batch):
             steps = course.steps_left(self._begin, self._global_batch) or 0
             return max(steps * (self._global_batch // per_wave) - begun, 0)
-        counted = self._fresh_course(self._begin, self._stop())
+        counted = self._fresh_course(self._begin, self._stop(self._begin, self._begin_steps))
         for _ in range(MOST_COUNTED_STEPS):
             if not counted.add_step(self._size_at(counted.known_until())):
                 break
@@ -238,7 +259,8 @@ class Loader:
         self._open()
         assert self._puller is not None
         self._know_ahead()
-        self._puller.wait_ready(counted)
+        puller = self._puller
+        self._asked(lambda: puller.wait_ready(counted))
         self._ready, self._turned = True, False
 
     def _open(self) -> None:
@@ -248,9 +270,9 @@ class Loader:
         if self._closed:
             raise FeedmillError("the loader is closed")
         fleet = self._connect()
-        plan = self._plan = fleet.plan(self.stream, self.dp_rank)
+        plan = self._plan = self._asked(lambda: fleet.plan(self.stream, self.dp_rank))
         self._check_plan(plan)
-        course = self._new_course(self._begin, self._stop())
+        course = self._new_course(self._begin, self._stop(self._begin, self._begin_steps))
         self._puller = _feedmill.Puller(
             fleet,
             self.stream,
@@ -262,7 +284,7 @@ class Loader:
             self._window_bytes,
             course,
         )
-        self._adopt(course, self._begin)
+        self._adopt(course, self._begin, self._begin_steps)
 
     def close(self) -> None:
         """Takes back all requests; lets go of this machine's workers. The loader gives no more batches."""
@@ -291,6 +313,12 @@ class Loader:
         return self._begin if self._course is None else self._course.consumed_after(self._taken)
 
     @property
+    def steps(self) -> int | None:
+        """Optimizer steps of the whole training so far; None where that is not known: after ``seek`` to what is no whole number of
+        steps of this loader's global batch."""
+        return None if self._begin_steps is None else self._begin_steps + self._stepped
+
+    @property
     def position(self) -> int:
         """Where the stream stands: ``consumed`` plus what was skipped before."""
         return _feedmill.position_of(self.consumed, self._skips)
@@ -304,18 +332,18 @@ class Loader:
         return place is None or place[4] == 0
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """What a checkpoint holds: {"version": 1, "stream", "consumed", "skips", "plan"}.
+        """What a checkpoint holds: {"version": 1, "stream", "consumed", "steps", "skips", "plan"}.
 
         A step counts as soon as its last micro batch was handed out, so call it after ``optimizer.step()``, before the
         next batch; within a step it is the step's begin. A trainer that counts by itself gives its own ``consumed``.
         """
         self._open()
-        if consumed is not None:
-            at_least("consumed", consumed, 0)
+        consumed = self.consumed if consumed is None else at_least("consumed", consumed, 0)
         return {
             "version": STATE_VERSION,
             "stream": self.stream,
-            "consumed": self.consumed if consumed is None else consumed,
+            "consumed": consumed,
+            "steps": self._steps_at(consumed),
             "skips": [list(skip) for skip in self._skips],
             "plan": self._digest(),
         }
@@ -324,16 +352,25 @@ class Loader:
         """Goes on where a checkpoint was written, with any number of ranks, micro batch and global batch.
 
         Skips of the checkpoint stay; this loader's own ones come after where the checkpoint stands. Raises StateError for
-        what is no state of this stream, PlanChanged when the workers have another plan and ``accept_plan`` is not that.
+        what is no state of this stream, and where ``max_steps`` is set and the state has no steps, PlanChanged when the workers have another plan and ``accept_plan`` is not that.
         """
         version = state.get("version")
         if version != STATE_VERSION:
             raise StateError(f"state has version {version!r}, this package reads version {STATE_VERSION}")
         if state.get("stream") != self.stream:
             raise StateError(f"state is of stream {state.get('stream')!r}, this loader reads {self.stream!r}")
-        consumed, plan = state.get("consumed"), state.get("plan")
-        if not isinstance(consumed, int) or isinstance(consumed, bool) or consumed < 0:
-            raise StateError(f"state has consumed {consumed!r}, which is no number of samples")
+        consumed, plan = whole(state.get("consumed")), state.get("plan")
+        if consumed is None or consumed < 0:
+            raise StateError(f"state has consumed {state.get('consumed')!r}, which is no number of samples")
+        steps = whole(state.get("steps"))
+        if state.get("steps") is not None and (steps is None or steps < 0 or steps > consumed):
+            raise StateError(f"state has steps {state.get('steps')!r} and consumed {consumed}, which do not go together")
+        if steps is None:
+            steps = 0 if consumed == 0 else None
+            if self._max_steps is not None and steps is None:
+                raise StateError(
+                    f"state has no steps, which max_steps {self._max_steps} counts; say how many were taken: state | {{'steps': N}}"
+                )
         if plan is not None and not isinstance(plan, str):
             raise StateError(f"state has plan {plan!r}, which is no digest")
         try:
@@ -347,24 +384,29 @@ class Loader:
         try:
             if plan is not None and self._plan is not None:
                 self._check_plan(self._plan)
-            self.seek(consumed)
+            self._turn(consumed, steps)
         except BaseException:
             self._skips, self._expected_plan = old
             raise
 
-    def seek(self, consumed: int) -> None:
-        """Goes on with the step that begins when ``consumed`` samples are consumed: Megatron's consumed_train_samples."""
-        at_least("consumed", consumed, 0)
-        self._turn(consumed)
+    def seek(self, consumed: int, steps: int | None = None) -> None:
+        """Goes on with the step that begins when ``consumed`` samples are consumed: Megatron's consumed_train_samples.
+
+        steps: optimizer steps that were taken until then; without it, those that this loader's global batch makes of ``consumed``.
+        StateError where ``max_steps`` is set and that is no whole number.
+        """
+        consumed = at_least("consumed", consumed, 0)
+        steps = self._steps_between(0, consumed) if steps is None else at_least("steps", steps, 0)
+        self._turn(consumed, self._known_steps(steps, consumed))
 
     def set_global_batch(self, global_batch: GlobalBatch) -> None:
         """Another global batch, or schedule, from the next step on. Only between steps; on all ranks at the same one."""
         if not self.at_step_boundary:
             raise ConfigError("the global batch changes between steps only; this rank stands within one")
-        old, self._global_batch = self._global_batch, global_batch
-        # Where training ends was fixed by the old one.
+        old, steps = self._global_batch, self.steps
+        self._global_batch = global_batch
         try:
-            self._turn(self.consumed)
+            self._turn(self.consumed, steps)
         except BaseException:
             self._global_batch = old
             raise
@@ -458,11 +500,14 @@ class Loader:
             self._begin_reading(counted=True)
             assert self._puller is not None and self._course is not None
             self._know_ahead()
-            frame = self._puller.next()
+            frame = self._asked(self._puller.next)
             self._turned = False
             self._totals.tick(begun)
             place = self._course.batch(self._taken) if frame is not None else None
             if frame is None or place is None:
+                if self._taken == 0:
+                    self._say_end("there is nothing to read from here")
+                self._ended = True
                 return None
             batch = Batch(
                 frame,
@@ -470,7 +515,7 @@ class Loader:
                 datasets=self._dataset_names(),
                 step_consumed=place[2],
                 global_batch=place[3],
-                micro_batch=place[4],
+                index_in_step=place[4],
                 ensure_image=self.ensure_image,
                 tensors=self._tensors,
             )
@@ -479,9 +524,21 @@ class Loader:
         self._bad_rows.check(self._totals, self.max_bad, self.on_bad)
         batch, self._held = self._held, None
         self._taken += 1
-        if (batch.micro_batch + 1) * self.dp_size * self.micro_batch == batch.global_batch:
+        if (batch.index_in_step + 1) * self.dp_size * self.micro_batch == batch.global_batch:
             self._finish_step()
         return batch
+
+    def _asked(self, what: Callable[[], Answer]) -> Answer:
+        """What workers answer; WorkersFailed where it is this machine's own that died under the question."""
+        try:
+            return what()
+        except WorkersUnreachable as error:
+            trouble = None if self._node is None else self._node.trouble(self._timeout)
+            if trouble is None:
+                raise
+            raise WorkersFailed(
+                f"{error}; {trouble}", rank=error.rank, stream=error.stream, range=error.range, worker=error.worker, reason=trouble
+            ) from error
 
     def _connect(self) -> _feedmill.Fleet:
         if self._fleet is None:
@@ -525,31 +582,56 @@ class Loader:
         size, where = self._global_batch, ""
         if callable(size):
             size, where = size(consumed), f" at consumed {consumed}"
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        number = whole(size)
+        if number is None or number < 1:
             raise ConfigError(f"global batch {size!r}{where} must be a whole number of at least 1, in samples")
-        return size
+        return number
 
-    def _stop(self) -> int | None:
-        """The position at which training ends, with the skips of now."""
-        ends = []
+    def _steps_between(self, begin: int, consumed: int) -> int | None:
+        """Steps that the global batch makes of the samples from ``begin`` to ``consumed``; None when they are no whole number."""
+        if consumed < begin:
+            return None
+        if not callable(self._global_batch):
+            steps, rest = divmod(consumed - begin, self._size_at(begin))
+            return None if rest else steps
+        steps = 0
+        while begin < consumed and steps < MOST_COUNTED_STEPS:
+            begin += self._size_at(begin)
+            steps += 1
+        return steps if begin == consumed else None
+
+    def _steps_at(self, consumed: int) -> int | None:
+        """Steps taken when so many samples are consumed."""
+        if consumed == self.consumed:
+            return self.steps
+        since = self._steps_between(self._begin, consumed)
+        return None if since is None or self._begin_steps is None else self._begin_steps + since
+
+    def _known_steps(self, steps: int | None, consumed: int) -> int | None:
+        if steps is None and self._max_steps is not None:
+            raise StateError(
+                f"{consumed} samples are no whole number of steps of this loader's global batch, so max_steps {self._max_steps} says "
+                "no end; resume with load_state_dict, or seek(consumed, steps=N)"
+            )
+        return steps
+
+    def _stop(self, consumed: int, steps: int | None) -> int | None:
+        """The position at which training ends, with the skips and the global batch of now, when so many samples are consumed
+        and steps taken."""
+        ends, most = [], [] if self._max_samples is None else [self._max_samples]
+        if self._max_steps is not None and steps is not None:
+            most.append(self._samples_after(max(self._max_steps - steps, 0), consumed))
         if self._epochs is not None:
             assert self._plan is not None
             ends.append(round(self._epochs * self._plan["samples_per_epoch"]))
-        if self._most_samples is not None:
-            ends.append(_feedmill.position_of(self._most_samples - 1, self._skips) + 1)
+        for samples in most:
+            ends.append(_feedmill.position_of(samples - 1, self._skips) + 1 if samples else 0)
         return min(ends, default=None)
 
-    def _most(self, max_steps: int | None, max_samples: int | None) -> int | None:
-        most = [] if max_samples is None else [max_samples]
-        if max_steps is not None:
-            most.append(self._samples_of(max_steps))
-        return min(most, default=None)
-
-    def _samples_of(self, steps: int) -> int:
-        """Samples of so many steps from the very begin."""
+    def _samples_after(self, steps: int, consumed: int) -> int:
+        """Samples consumed when so many steps more have been taken."""
         if not callable(self._global_batch):
-            return steps * self._global_batch
-        consumed = 0
+            return consumed + steps * self._size_at(consumed)
         for _ in range(steps):
             consumed += self._size_at(consumed)
         return consumed
@@ -567,16 +649,25 @@ class Loader:
             course.go_on(self._size_at(consumed))
         return course
 
-    def _adopt(self, course: _feedmill.Course, consumed: int) -> None:
-        self._course, self._begin, self._taken, self._held, self._step = course, consumed, 0, None, None
+    def _adopt(self, course: _feedmill.Course, consumed: int, steps: int | None) -> None:
+        self._course, self._begin, self._begin_steps = course, consumed, steps
+        self._taken = self._stepped = 0
+        self._held, self._step, self._ended = None, None, False
 
-    def _turn(self, consumed: int) -> None:
-        course = self._new_course(consumed, stop=None if self._puller is None else self._stop())
+    def _turn(self, consumed: int, steps: int | None) -> None:
+        course = self._new_course(consumed, stop=None if self._puller is None else self._stop(consumed, steps))
         # Before anything is changed: it may refuse.
         if self._puller is not None:
             self._puller.follow(course)
         self._turned = True
-        self._adopt(course, consumed)
+        self._adopt(course, consumed, steps)
+
+    def _say_end(self, what: str) -> None:
+        """A loop without batches looks like a training that is through: once, it is said why."""
+        if self._said_end:
+            return
+        self._said_end = True
+        _log.warning("rank %d: stream %r has come to its end at %d samples; %s", self.dp_rank, self.stream, self.consumed, what)
 
     def _know_ahead(self) -> None:
         """Asks the schedule for the steps that the window will need."""
@@ -599,6 +690,7 @@ class Loader:
             ledgers.add(self._step, batch, waited)
 
     def _finish_step(self) -> None:
+        self._stepped += 1
         if self._ledger is not None and self._step is not None:
             self._ledger.write(self._step)
         self._step = None

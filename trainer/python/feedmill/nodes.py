@@ -1,9 +1,9 @@
 """Workers on this machine, one set for all ranks of a run: they end when the last rank does, however it ends.
 
-A folder for the run, which this user alone may look into, holds a lock, a named pipe, a list of addresses and the token
-that these workers want: other users of the machine reach the addresses too, and not the file. The workers' standard input is the pipe, and each
-rank keeps it open for writing: when the last rank is gone, also by SIGKILL, the workers read the end of their input and
-stop. Nobody watches anybody.
+A folder for the run, which this user alone may look into, holds locks, a named pipe, a list of addresses and the token
+that these workers want: other users of the machine reach the addresses too, and not the file. The workers' standard input is
+the pipe, and each rank keeps it open for writing: when the last rank is gone, also by SIGKILL, the workers read the end of
+their input and stop. A worker that dies is started again by whichever rank sees it first (:mod:`feedmill.watch`).
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ import subprocess
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
-from .errors import ConfigError, WorkersFailed
+from . import cpus
+from .errors import ConfigError, FeedmillError, WorkersFailed
+from .watch import Watch
 
 #: Where the worker's program is looked for before the package's own.
 PROGRAM = "FEEDMILL_WORKER"
 
-#: Requests to this machine never go through a proxy.
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+#: Folders of runs whose ranks were killed are looked for in this many at most, when a set is started.
+MOST_SWEPT = 100
 
 
 class NodeWorkers:
@@ -47,111 +48,274 @@ class NodeWorkers:
             raise ConfigError(f"pipeline {pipeline}: {error.strerror or error}") from error
         path = os.path.abspath(pipeline)
         key = hashlib.sha256(b"\0".join([path.encode(), text, run.encode()])).hexdigest()[:24]
-        self._folder = os.path.join(_runtime_folder(), key)
-        #: Closes this rank's end of the pipe, once, and also when this is forgotten.
-        self._let_go: weakref.finalize | None = None
-        self._children: list[subprocess.Popen[bytes]] = []
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        lock = os.open(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            # Held while workers start: the other ranks of the node wait here, and then share them.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self.addresses = self._join() or self._start(path, count, threads)
-        finally:
-            os.close(lock)
+        self._set = WorkerSet(path, os.path.join(_runtime_folder(), key), os.path.join(_temporary_folder(), key, "cache"), threads)
+        self._set.hold(count)
+        # Once, and also when this is forgotten.
+        self._let_go = weakref.finalize(self, self._set.let_go)
 
-    def close(self) -> None:
-        """Lets go of the workers; they end if no other rank of this machine holds them."""
-        if self._let_go is not None:
-            self._let_go()
+    @property
+    def source(self) -> str:
+        """What a fleet reads: the list of their addresses, which changes when one is started again."""
+        return f"file:{self._set.path('workers')}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where they listen now."""
+        return [worker["address"] for worker in self._set.record()]
+
+    @property
+    def pids(self) -> list[int]:
+        """Their process ids now."""
+        return [worker["pid"] for worker in self._set.record()]
 
     @property
     def token_file(self) -> str:
         """The file with the workers' token."""
-        return self._path("token")
+        return self._set.path("token")
 
-    def _path(self, name: str) -> str:
+    def trouble(self, seconds: float) -> str | None:
+        """What was said of workers that died in the last so many seconds; None when all is well."""
+        return self._set.trouble(seconds)
+
+    def close(self) -> None:
+        """Lets go of the workers; they end if no other rank of this machine holds them."""
+        self._let_go()
+
+
+class WorkerSet:
+    """A run's workers on this machine, as one holder of them sees them."""
+
+    def __init__(self, pipeline: str, folder: str, cache: str, threads: int | None) -> None:
+        self._pipeline, self._folder, self._cache, self._threads = pipeline, folder, cache, threads
+        self._pipe: int | None = None
+        self._held: int | None = None
+        self._watch: Watch | None = None
+        self._owner = os.getpid()
+
+    def path(self, name: str) -> str:
         return os.path.join(self._folder, name)
 
-    def _join(self) -> list[str] | None:
-        """Takes hold of workers that run already; None when there are none."""
-        try:
-            pipe = os.open(self._path("stdin"), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            # No pipe, or nobody reads it any more.
-            return None
-        try:
-            with open(self._path("workers.json"), encoding="utf-8") as file:
-                addresses = json.load(file)["workers"]
-        except (OSError, ValueError, KeyError):
-            addresses = []
-        if addresses and all(_serves(address) for address in addresses):
-            self._let_go = weakref.finalize(self, os.close, pipe)
-            return addresses
-        # They have read the end of their input already, and are about to go.
-        os.close(pipe)
-        return None
+    def hold(self, count: int) -> None:
+        """Takes hold of workers that run already, or starts them."""
+        # Held while workers start: the other ranks of the node wait here, and then share them.
+        with self.locked(make=True):
+            if _is_held(self._folder) and self.record():
+                self._join()
+            else:
+                # Workers without a holder have read the end of their input, and are about to go.
+                self._start(count)
+            # Every holder has it, shared: who can have it alone is the last one.
+            self._held = os.open(self.path("held"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._held, fcntl.LOCK_SH)
+        self._watch = Watch(self)
 
-    def _start(self, pipeline: str, count: int, threads: int | None) -> list[str]:
+    def let_go(self) -> None:
+        """Closes this holder's end of the pipe. The last holder takes the folders away."""
+        if os.getpid() != self._owner:
+            # A fork, which holds as long as it lives; nothing else of this is its own.
+            self._close()
+            return
+        if self._watch is not None:
+            self._watch.stop()
+        with contextlib.suppress(OSError), self.locked():
+            self._close()
+            if not _is_held(self._folder):
+                _remove(self._folder, self._cache)
+        self._close()
+
+    def _close(self) -> None:
+        for file in (self._pipe, self._held):
+            if file is not None:
+                os.close(file)
+        self._pipe = self._held = None
+
+    @contextlib.contextmanager
+    def locked(self, make: bool = False) -> Iterator[None]:
+        """Alone among all that hold, start or watch these workers. OSError when the folder is gone, unless it is to be made."""
+        while True:
+            if make:
+                os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            try:
+                lock = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                # Taken away just now.
+                if make:
+                    continue
+                raise
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if _is_still(lock, self.path("lock")):
+                    yield
+                    return
+            finally:
+                os.close(lock)
+            if not make:
+                raise FileNotFoundError(self._folder)
+
+    def record(self) -> list[dict[str, Any]]:
+        """The workers, as they were started last."""
+        try:
+            with open(self.path("workers.json"), encoding="utf-8") as file:
+                workers: list[dict[str, Any]] = json.load(file)["workers"]
+                return workers
+        except (OSError, ValueError, KeyError):
+            return []
+
+    def _write(self, record: list[dict[str, Any]]) -> None:
+        self._replace("workers.json", json.dumps({"workers": record}))
+        self._replace("workers", "".join(f"{worker['address']}\n" for worker in record))
+
+    def _replace(self, name: str, text: str) -> None:
+        with open(self.path(f"{name}.new"), "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(self.path(f"{name}.new"), self.path(name))
+
+    def _join(self) -> None:
+        """Takes hold of workers that others hold."""
+        # Opened for reading first: there is nobody else who reads when all have died.
+        reading = os.open(self.path("stdin"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self._pipe = os.open(self.path("stdin"), os.O_WRONLY | os.O_CLOEXEC)
+        finally:
+            os.close(reading)
+
+    def _start(self, count: int) -> None:
         program = worker_program()
-        for name in ("stdin", "workers.json"):
-            if os.path.exists(self._path(name)):
-                os.unlink(self._path(name))
-        pipe_path = self._path("stdin")
-        os.mkfifo(pipe_path, 0o600)
-        reading = os.open(pipe_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._let_go = weakref.finalize(self, os.close, os.open(pipe_path, os.O_WRONLY | os.O_CLOEXEC))
+        _sweep(os.path.dirname(self._folder), os.path.dirname(os.path.dirname(self._cache)))
+        for name in ("stdin", "workers", "workers.json"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path(name))
+        os.makedirs(self._cache, mode=0o700, exist_ok=True)
+        os.mkfifo(self.path("stdin"), 0o600)
+        reading = os.open(self.path("stdin"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe = os.open(self.path("stdin"), os.O_WRONLY | os.O_CLOEXEC)
         os.set_blocking(reading, True)
-        threads = threads or max(1, (len(os.sched_getaffinity(0)) or 1) // count)
+        threads = self._threads
+        if threads is None and count > 1:
+            threads = max(1, cpus.usable() // count)
+        children: list[subprocess.Popen[bytes]] = []
         try:
             self._write_token()
-            self._children = [self._spawn(program, pipeline, index, threads, reading) for index in range(count)]
-            addresses = [_listening(child, self._log(index)) for index, child in enumerate(self._children)]
+            for index in range(count):
+                children.append(self._spawn(program, index, threads, reading))
+            record = [
+                {"address": self._listening(child, index), "pid": child.pid, "threads": threads, "deaths": 0, "died": 0.0, "wait": 0.0}
+                for index, child in enumerate(children)
+            ]
+            self._write(record)
         except BaseException:
-            for child in self._children:
+            for child in children:
                 child.kill()
                 child.wait()
-            self._let_go()
+            self._close()
+            _remove(self._folder, self._cache)
             raise
         finally:
             os.close(reading)
-        for child in self._children:
-            # They end when the last rank does, which may be another one; nobody here waits, and no zombie stays.
-            threading.Thread(target=child.wait, name="feedmill-worker", daemon=True).start()
-        with open(self._path("workers.json.tmp"), "w", encoding="utf-8") as file:
-            json.dump({"workers": addresses}, file)
-        os.replace(self._path("workers.json.tmp"), self._path("workers.json"))
-        return addresses
+        for child in children:
+            _reap(child)
+
+    def is_alive(self, index: int) -> bool:
+        """Whether a worker lives: it has a lock that nobody takes from it while it does, whoever its parent was."""
+        try:
+            file = os.open(self.path(f"alive-{index}"), os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
+
+    def restart(self, index: int, wait: float) -> str:
+        """Starts a dead worker again, at another address, under the lock; what its log said last. The next time is ``wait`` seconds
+        from now at the earliest. WorkersFailed when it does not start."""
+        record = self.record()
+        worker = record[index]
+        worker |= {"deaths": worker["deaths"] + 1, "died": time.time(), "wait": wait, "said": last_lines(self._log(index))}
+        said: str = worker["said"]
+        reading = os.open(self.path("stdin"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.set_blocking(reading, True)
+            child = self._spawn(worker_program(), index, worker["threads"], reading)
+            _reap(child)
+            worker |= {"address": self._listening(child, index), "pid": child.pid}
+        except FeedmillError as error:
+            worker["said"] = error.reason or str(error)
+            raise
+        finally:
+            os.close(reading)
+            self._write(record)
+        return said
+
+    def trouble(self, seconds: float) -> str | None:
+        """See :meth:`NodeWorkers.trouble`."""
+        for index, worker in enumerate(self.record()):
+            if worker["deaths"] and time.time() - worker["died"] <= seconds:
+                return f"worker {index} of this machine ended, {worker['deaths']} times in all; at last it said: {worker['said']}"
+        return None
 
     def _write_token(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.token_file)
+            os.unlink(self.path("token"))
         # Made anew, and by nobody else before: it is this user's alone from its first byte on.
-        file = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = os.open(self.path("token"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.write(file, f"{secrets.token_urlsafe(32)}\n".encode())
         finally:
             os.close(file)
 
     def _log(self, index: int) -> str:
-        return self._path(f"worker-{index}.log")
+        return self.path(f"worker-{index}.log")
 
-    def _spawn(self, program: str, pipeline: str, index: int, threads: int, stdin: int) -> subprocess.Popen[bytes]:
-        cache = self._path(f"cache-{index}")
-        shutil.rmtree(cache, ignore_errors=True)
-        os.makedirs(cache, mode=0o700)
-        command = [program, "--pipeline", pipeline, "--listen", "127.0.0.1:0", "--exit-with-stdin"]
-        command += ["--token-file", self.token_file]
-        command += ["--name", f"local-{index}", "--threads", str(threads), "--cache-dir", cache, "--drain-seconds", "5"]
+    def _spawn(self, program: str, index: int, threads: int | None, stdin: int) -> subprocess.Popen[bytes]:
+        command = [program, "--pipeline", self._pipeline, "--listen", "127.0.0.1:0", "--exit-with-stdin"]
+        command += ["--token-file", self.path("token"), "--name", f"local-{index}"]
+        command += ["--cache-dir", self._cache, "--drain-seconds", "5"]
+        if threads is not None:
+            command += ["--threads", str(threads)]
         environment = os.environ | {"RUST_LOG": os.environ.get("RUST_LOG", "warn")}
         # They are this node's own: what is said of other workers is not theirs.
         for name in ("FEEDMILL_TLS_CERT", "FEEDMILL_TLS_KEY"):
             environment.pop(name, None)
-        with open(self._log(index), "wb") as log:
-            # A session of its own: Ctrl-C reaches the ranks, and the workers end with them.
-            return subprocess.Popen(
-                command, stdin=stdin, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env=environment
-            )
+        alive = os.open(self.path(f"alive-{index}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # The worker has this descriptor alone when it is closed here, and the lock goes with its last holder.
+            fcntl.flock(alive, fcntl.LOCK_EX)
+            with open(self._log(index), "wb") as log:
+                # A session of its own: Ctrl-C reaches the ranks, and the workers end with them.
+                return subprocess.Popen(
+                    command,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    start_new_session=True,
+                    env=environment,
+                    pass_fds=[alive],
+                )
+        finally:
+            os.close(alive)
+
+    def _listening(self, child: subprocess.Popen[bytes], index: int) -> str:
+        """Where a worker says that it listens."""
+        assert child.stdout is not None
+        with child.stdout as output:
+            line = output.readline()
+        try:
+            said: dict[str, Any] = json.loads(line)
+            return f"http://{said['listening']}"
+        except (ValueError, KeyError, TypeError):
+            child.wait()
+            reason = last_lines(self._log(index))
+            raise WorkersFailed(f"a worker of this machine does not start: {reason}", reason=reason) from None
+
+
+def packaged_program() -> str | None:
+    """The worker's program in this package."""
+    own = os.path.join(os.path.dirname(__file__), "bin", "feedmill-worker")
+    return own if os.path.exists(own) else None
 
 
 def worker_program() -> str:
@@ -161,10 +325,7 @@ def worker_program() -> str:
         if not os.access(given, os.X_OK):
             raise ConfigError(f"{PROGRAM}={given} is no program")
         return given
-    own = os.path.join(os.path.dirname(__file__), "bin", "feedmill-worker")
-    if os.path.exists(own):
-        return own
-    found = shutil.which("feedmill-worker")
+    found = packaged_program() or shutil.which("feedmill-worker")
     if found is None:
         raise ConfigError(f"a pipeline's file needs the worker's program, which is neither in this package nor in PATH; set {PROGRAM}")
     return found
@@ -173,31 +334,72 @@ def worker_program() -> str:
 def _runtime_folder() -> str:
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base and os.access(base, os.W_OK):
-        folder = os.path.join(base, "feedmill")
-    else:
-        folder = os.path.join(tempfile.gettempdir(), f"feedmill-{os.getuid()}")
+        return _private(os.path.join(base, "feedmill"))
+    return _temporary_folder()
+
+
+def _temporary_folder() -> str:
+    """On disk, where there is room for copies of manifests: what XDG_RUNTIME_DIR names is memory."""
+    return _private(os.path.join(tempfile.gettempdir(), f"feedmill-{os.getuid()}"))
+
+
+def _private(folder: str) -> str:
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    about = os.stat(folder)
+    about = os.lstat(folder)
     # Somebody else's folder could hold somebody else's addresses.
-    if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o022:
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o022:
         raise ConfigError(f"folder {folder} belongs to another user, or others may write into it")
     return folder
 
 
-def _listening(child: subprocess.Popen[bytes], log: str) -> str:
-    """Where a worker says that it listens."""
-    assert child.stdout is not None
-    with child.stdout as output:
-        line = output.readline()
+def _sweep(runtime: str, temporary: str) -> None:
+    """Takes away folders of sets whose holders were killed."""
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(runtime))[:MOST_SWEPT]:
+            folder = os.path.join(runtime, name)
+            with contextlib.suppress(OSError):
+                lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    # Who has it is at work there; this set's own is had, too.
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if _is_still(lock, os.path.join(folder, "lock")) and not _is_held(folder):
+                        _remove(folder, os.path.join(temporary, name, "cache"))
+                finally:
+                    os.close(lock)
+
+
+def _is_held(folder: str) -> bool:
+    """Whether a rank holds the set; under its lock."""
+    held = os.open(os.path.join(folder, "held"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        said: dict[str, Any] = json.loads(line)
-        return f"http://{said['listening']}"
-    except (ValueError, KeyError, TypeError):
-        child.wait()
-        raise WorkersFailed(f"a worker of this machine does not start: {_last_lines(log)}", reason=_last_lines(log)) from None
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(held)
+    return False
 
 
-def _last_lines(path: str, count: int = 5) -> str:
+def _remove(folder: str, cache: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(os.path.dirname(cache), ignore_errors=True)
+
+
+def _is_still(file: int, path: str) -> bool:
+    """Whether a path names an open file, and not one that was made there since."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except OSError:
+        return False
+
+
+def _reap(child: subprocess.Popen[bytes]) -> None:
+    """No zombie stays. They end when the last rank does, which may be another one, and nobody here waits."""
+    threading.Thread(target=child.wait, name="feedmill-worker", daemon=True).start()
+
+
+def last_lines(path: str, count: int = 5) -> str:
+    """What a log said last."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
@@ -205,17 +407,3 @@ def _last_lines(path: str, count: int = 5) -> str:
     except OSError:
         lines = []
     return "\n".join(lines[-count:]) or "it says nothing"
-
-
-def _serves(address: str) -> bool:
-    """Whether a worker answers and is not about to end."""
-    deadline = time.monotonic() + 3
-    while time.monotonic() < deadline:
-        try:
-            with _direct.open(f"{address}/v1/status", timeout=1) as answer:
-                return json.load(answer).get("state") != "draining"
-        except TimeoutError:
-            continue
-        except (OSError, ValueError, urllib.error.URLError):
-            return False
-    return False

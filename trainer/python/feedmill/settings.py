@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from . import _feedmill
@@ -18,17 +20,40 @@ def is_fleet(source: Any) -> bool:
     return "://" in text or text.startswith("file:")
 
 
-def at_least(name: str, value: int, least: int) -> None:
-    """ConfigError unless a setting is a whole number of at least ``least``."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+#: What looks like a worker's address whose scheme was left out.
+_BARE_ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+
+
+def check_file(source: Any) -> None:
+    """ConfigError for a worker's address without its scheme, which would be taken for a pipeline's file."""
+    text = os.fspath(source)
+    first = text.split(",")[0].strip() if isinstance(text, str) else ""
+    if _BARE_ADDRESS.fullmatch(first) and not os.path.exists(text):
+        raise ConfigError(f"{text} is no pipeline's file; workers' addresses begin with http:// or https://: http://{first}?")
+
+
+def whole(value: object) -> int | None:
+    """A whole number as Python's own, numpy's integers too; None for what is none."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def at_least(name: str, value: int, least: int) -> int:
+    """The setting as Python's own number; ConfigError unless it is a whole one of at least ``least``."""
+    number = whole(value)
+    if number is None or number < least:
         raise ConfigError(f"{name} {value!r} must be a whole number of at least {least}")
+    return number
 
 
-def check_ranks(dp_rank: int, dp_size: int, model_parallel_size: int) -> None:
-    """ConfigError for ranks that are none, and for global ones, as far as the launcher's WORLD_SIZE shows them."""
-    at_least("dp_size", dp_size, 1)
-    at_least("dp_rank", dp_rank, 0)
-    at_least("model_parallel_size", model_parallel_size, 1)
+def check_ranks(dp_rank: int, dp_size: int, model_parallel_size: int) -> tuple[int, int]:
+    """Rank and size; ConfigError for ranks that are none, and for global ones, as far as the launcher's WORLD_SIZE shows
+    them."""
+    dp_size = at_least("dp_size", dp_size, 1)
+    dp_rank = at_least("dp_rank", dp_rank, 0)
+    model_parallel_size = at_least("model_parallel_size", model_parallel_size, 1)
     if dp_rank >= dp_size:
         raise ConfigError(
             f"dp_rank {dp_rank} is not below dp_size {dp_size}; is it the global rank? Ranks that share a model share a dp_rank"
@@ -39,6 +64,19 @@ def check_ranks(dp_rank: int, dp_size: int, model_parallel_size: int) -> None:
             f"dp_size {dp_size} x model_parallel_size {model_parallel_size} is not WORLD_SIZE {world}; dp_size counts "
             "data-parallel ranks only, and model_parallel_size the ranks that share one (tensor x pipeline x context parallel)"
         )
+    return dp_rank, dp_size
+
+
+def checked_tensors(names: Collection[str] | None, known: Collection[str]) -> tuple[str, ...] | None:
+    """Names of tensors; ConfigError for those that no batch has."""
+    if names is None:
+        return None
+    if isinstance(names, str):
+        raise ConfigError(f"tensors {names!r} must be a list of names")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(f"tensors {', '.join(map(repr, unknown))}: there is no such tensor; there are {', '.join(sorted(known))}")
+    return tuple(names)
 
 
 def checked_skips(stretches: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
@@ -47,9 +85,8 @@ def checked_skips(stretches: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
     for stretch in stretches:
         if len(stretch) != 2:
             raise ConfigError(f"skip {stretch!r} must be a pair (start, end) of positions")
-        start, end = stretch
-        at_least("skips", start, 0)
-        at_least("skips", end, start + 1)
+        start = at_least("skips", stretch[0], 0)
+        end = at_least("skips", stretch[1], start + 1)
         made.append((start, end))
     made.sort()
     # Overlaps are refused where the arithmetic is.
