@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import inspect
+import os
+import re
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -13,6 +17,8 @@ import feedmill
 from feedmill import _feedmill
 
 FOLDER = Path(feedmill.__file__).parent
+
+TRAINER = Path(__file__).resolve().parents[1]
 
 
 def parameters(of: object) -> list[str]:
@@ -30,7 +36,7 @@ class Stub(unittest.TestCase):
                 said[node.name] = []
                 for member in node.body:
                     if isinstance(member, ast.FunctionDef):
-                        said[f"{node.name}.{member.name}"] = [a.arg for a in member.args.args if a.arg != "self"]
+                        said[f"{node.name}.{member.name}"] = [a.arg for a in member.args.args if a.arg not in ("self", "cls")]
         real: dict[str, list[str]] = {}
         for name, value in vars(_feedmill).items():
             if name.startswith("__"):
@@ -41,7 +47,7 @@ class Stub(unittest.TestCase):
             real[name] = []
             for member, of in vars(value).items():
                 if member == "__new__" and value.__text_signature__ is not None:
-                    real[f"{name}.__init__"] = parameters(value)
+                    real[f"{name}.__new__"] = parameters(value)
                 elif member == "__array_interface__" or (not member.startswith("__") and not callable(of)):
                     real[f"{name}.{member}"] = []
                 elif not member.startswith("__"):
@@ -63,6 +69,46 @@ class Imports(unittest.TestCase):
         made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         foreign = set(made.stdout.split()) - set(sys.stdlib_module_names) - {"feedmill", "numpy"}
         self.assertEqual(foreign, set())
+
+
+class Program(unittest.TestCase):
+    def test_the_workers_program_is_a_command_of_the_package(self) -> None:
+        # examples/slurm and docs/agent.md call it, and a wheel put it nowhere in PATH.
+        said = re.search(r'^\[project\.scripts\]\nfeedmill-worker = "([a-z.]+):([a-z]+)"$', (TRAINER / "pyproject.toml").read_text(), re.MULTILINE)
+        assert said is not None
+        code = f"import sys; from {said[1]} import {said[2]}; sys.argv[0] = 'feedmill-worker'; {said[2]}()"
+        made = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True)
+        self.assertIn("--exit-with-stdin", made.stdout)
+        made = subprocess.run([sys.executable, "-c", code, "agent", "--help"], capture_output=True, text=True, check=True)
+        self.assertIn("--upstream", made.stdout)
+
+
+class Examples(unittest.TestCase):
+    def test_the_batch_script_is_one_and_the_docs_name_it(self) -> None:
+        script = "examples/slurm/train.sbatch"
+        subprocess.run(["bash", "-n", str(TRAINER.parent / script)], check=True)
+        self.assertIn(f"(../{script})", (TRAINER.parent / "docs" / "trainer.md").read_text())
+
+
+class Types(unittest.TestCase):
+    """The stub against the built module, and the package against itself. mypy comes with trainer/tests/requirements.txt."""
+
+    def mypy(self, module: str, *arguments: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", module, *arguments]
+            environment = os.environ | {"MYPYPATH": str(FOLDER.parent), "MYPY_CACHE_DIR": folder}
+            # Away from the sources: the package is the one that is installed.
+            made = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+        self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+
+    @unittest.skipUnless(importlib.util.find_spec("mypy"), "mypy is not installed")
+    def test_the_stub_is_that_of_the_built_module(self) -> None:
+        self.mypy("mypy.stubtest", "feedmill._feedmill")
+
+    @unittest.skipUnless(importlib.util.find_spec("mypy"), "mypy is not installed")
+    def test_the_package_holds_to_its_types(self) -> None:
+        # torch and transformers are not there in the tests' environment.
+        self.mypy("mypy", "--strict", "--ignore-missing-imports", "--allow-subclassing-any", "-p", "feedmill")
 
 
 if __name__ == "__main__":

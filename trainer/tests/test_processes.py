@@ -19,7 +19,9 @@ from typing import Any
 from unittest import mock
 
 import feedmill
-from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable
+from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable, cpus
+from feedmill.nodes import NodeWorkers as WorkersOfANode
+from feedmill.nodes import worker_program
 from support import FleetCase, _direct, fleet, hashes, pipeline, until
 
 RANK = """
@@ -241,6 +243,133 @@ class NodeWorkers(unittest.TestCase):
         settings: dict[str, Any] = {"dp_rank": 0, "dp_size": 1, "global_batch": 8, "micro_batch": 4}
         with self.assertRaisesRegex(WorkersFailed, "percent"):
             next(feedmill.Loader(path, run="wrong", **settings))
+
+    def test_a_worker_that_is_killed_is_started_again_and_no_byte_changes(self) -> None:
+        # It was only reaped: 300 s, then WorkersUnreachable for ever.
+        settings: dict[str, Any] = {"dp_rank": 0, "dp_size": 1, "global_batch": 8, "micro_batch": 4, "max_steps": 8, "window": 1}
+        with feedmill.Loader(self.path, run="again", timeout=120.0, **settings) as loader:
+            made = hashes(itertools.islice(loader, 3))
+            assert loader._node is not None
+            killed, first = loader._node.pids, loader._node.addresses
+            with self.assertLogs("feedmill", "WARNING") as logs:
+                os.kill(killed[0], signal.SIGKILL)
+                made |= hashes(loader)
+            self.assertIn("worker 0 of this machine ended and was started again", logs.output[0])
+            self.assertNotEqual((loader._node.pids, loader._node.addresses), (killed, first))
+        with fleet(1) as workers:
+            served = hashes(feedmill.Loader([workers[0].url], run="fleet", **settings))
+        self.assertEqual(made, served)
+
+    def test_any_rank_starts_a_dead_worker_again(self) -> None:
+        ranks = [self.rank(rank, 2, 4) for rank in range(2)]
+        (first, _), (second, _) = (self.read(rank) for rank in ranks)
+        self.assertEqual(sorted(first | second), list(range(32)))
+        workers = WorkersOfANode(self.path, run="node")
+        self.addCleanup(workers.close)
+        # Those that started it, whichever it was, are gone.
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+        killed = workers.pids
+        os.kill(killed[0], signal.SIGKILL)
+        until("another worker", lambda: workers.pids != killed and is_up(workers.addresses[0]))
+
+    def test_a_worker_that_does_not_start_again_is_said_with_its_log(self) -> None:
+        # A program that starts once.
+        program = os.path.join(self.folder.name, "once")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nmkdir "$0.started" 2>/dev/null || {{ echo "it is out of luck" >&2; exit 1; }}\nexec {worker_program()} "$@"\n')
+        os.chmod(program, 0o755)
+        settings: dict[str, Any] = {"dp_rank": 0, "dp_size": 1, "global_batch": 8, "micro_batch": 4, "window": 0}
+        with mock.patch.dict(os.environ, {"FEEDMILL_WORKER": program}):
+            with feedmill.Loader(self.path, run="once", timeout=5.0, **settings) as loader:
+                next(loader)
+                assert loader._node is not None
+                os.kill(loader._node.pids[0], signal.SIGKILL)
+                with self.assertRaisesRegex(WorkersFailed, "worker 0 of this machine ended.*it is out of luck") as caught:
+                    list(itertools.islice(loader, 8))
+                self.assertIsInstance(caught.exception.__cause__, WorkersUnreachable)
+            # And one that never starts is no matter of the timeout.
+            with self.assertRaisesRegex(WorkersFailed, "does not start: it is out of luck"):
+                next(feedmill.Loader(self.path, run="never", **settings))
+
+    def test_loaders_of_a_process_share_workers_without_a_launchers_id(self) -> None:
+        # Each loader made up a run of its own, and with it a set of workers.
+        settings: dict[str, Any] = {"dp_rank": 0, "dp_size": 1, "global_batch": 8, "micro_batch": 4, "max_steps": 1}
+        with mock.patch.dict(os.environ):
+            for name in ("FEEDMILL_RUN", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+                os.environ.pop(name, None)
+            with feedmill.Loader(self.path, **settings) as train, feedmill.Loader(self.path, **settings) as evaluation:
+                self.assertEqual(hashes(train), hashes(evaluation))
+                assert train._node is not None and evaluation._node is not None
+                self.assertEqual(train._node.pids, evaluation._node.pids)
+                # Evaluation's end is not training's.
+                evaluation.close()
+                self.assertTrue(is_up(train._node.addresses[0]))
+
+    def test_folders_go_with_the_set_and_copies_lie_on_disk(self) -> None:
+        # Copies of manifests filled XDG_RUNTIME_DIR, which is memory, and tokens and logs stayed for ever.
+        runtime, temporary = os.path.join(self.folder.name, "runtime", "feedmill"), os.path.join(self.folder.name, "temporary")
+        os.mkdir(temporary)
+        other = mock.patch.object(tempfile, "tempdir", temporary)
+        other.start()
+        self.addCleanup(other.stop)
+        one, two = WorkersOfANode(self.path, run="folders", count=2, threads=1), WorkersOfANode(self.path, run="folders")
+        (folder,) = (os.path.join(runtime, name) for name in os.listdir(runtime))
+        (cache,) = (os.path.join(base, name) for base, names, _ in os.walk(temporary) for name in names if name == "cache")
+        for pid in one.pids:
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+                arguments = file.read().split("\0")
+            self.assertEqual(arguments[arguments.index("--cache-dir") + 1], cache, "one for the set")
+        one.close()
+        self.assertTrue(os.path.exists(os.path.join(folder, "token")), "the other holder's")
+        two.close()
+        self.assertFalse(os.path.exists(folder))
+        self.assertFalse(os.path.exists(cache))
+        # A killed holder removes nothing; the next one who starts workers does.
+        killed = self.rank(0, 1, 1, "killed")
+        self.read(killed)
+        (folder,) = (os.path.join(runtime, name) for name in os.listdir(runtime))
+        killed.kill()
+        killed.wait()
+        self.assertTrue(os.path.exists(folder))
+        WorkersOfANode(self.path, run="next").close()
+        self.assertEqual(os.listdir(runtime), [])
+
+    def test_threads_are_the_workers_own_affair_unless_they_share_the_quota(self) -> None:
+        # The affinity of a pod with 8 CPUs on a machine of 128 made 128 threads.
+        def threads(**settings: Any) -> list[str | None]:
+            node = WorkersOfANode(self.path, run=f"threads-{len(settings)}", **settings)
+            self.addCleanup(node.close)
+            found = []
+            for pid in node.pids:
+                with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+                    arguments = file.read().split("\0")
+                found.append(arguments[arguments.index("--threads") + 1] if "--threads" in arguments else None)
+            return found
+
+        self.assertEqual(threads(), [None])
+        with mock.patch.object(cpus, "usable", return_value=6):
+            self.assertEqual(threads(count=2), ["3", "3"])
+        self.assertEqual(threads(count=1, threads=2), ["2"])
+
+    def test_quotas_of_cgroups_are_seen(self) -> None:
+        def machine(name: str, groups: str, **files: str) -> int:
+            root = os.path.join(self.folder.name, name)
+            for path, text in {"proc/self/cgroup": groups, **{key: value for key, value in files.items()}}.items():
+                path = os.path.join(root, path)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="ascii") as file:
+                    file.write(text)
+            with mock.patch.object(os, "sched_getaffinity", return_value=set(range(128))):
+                return cpus.usable(root)
+
+        self.assertEqual(machine("none", ""), 128)
+        self.assertEqual(machine("two", "0::/pod/one\n", **{"sys/fs/cgroup/pod/one/cpu.max": "max 100000", "sys/fs/cgroup/pod/cpu.max": "800000 100000"}), 8)
+        self.assertEqual(machine("small", "0::/\n", **{"sys/fs/cgroup/cpu.max": "50000 100000"}), 1)
+        first = {"sys/fs/cgroup/cpu,cpuacct/pod/cpu.cfs_quota_us": "400000", "sys/fs/cgroup/cpu,cpuacct/pod/cpu.cfs_period_us": "100000"}
+        self.assertEqual(machine("one", "4:cpu,cpuacct:/pod\n5:memory:/pod\n", **first), 4)
+        self.assertEqual(machine("endless", "4:cpu,cpuacct:/pod\n", **{**first, "sys/fs/cgroup/cpu,cpuacct/pod/cpu.cfs_quota_us": "-1"}), 128)
 
     def test_a_folder_that_others_may_write_into_is_refused(self) -> None:
         os.makedirs(os.path.join(self.folder.name, "runtime", "feedmill"), mode=0o777)

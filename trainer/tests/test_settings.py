@@ -263,6 +263,40 @@ class Runs(unittest.TestCase):
             self.assertEqual(run_name(None, 8, environment), name)
         self.assertEqual(run_name("given", 8, slurm), "given")
 
+    def test_torch_distributed_gives_a_name_without_waiting_for_anybody(self) -> None:
+        # A broadcast: a loader that is made on rank 0 alone, for evaluation, waited for the others for ever.
+        stored: dict[str, bytes] = {}
+
+        def compare_set(key: str, expected: str, wanted: str) -> bytes:
+            assert expected == ""
+            return stored.setdefault(key, wanted.encode())
+
+        def refuse(*_: object, **__: object) -> None:
+            raise AssertionError("nobody else is here")
+
+        def torch(store: object) -> types.SimpleNamespace:
+            c10d = types.SimpleNamespace(_get_default_store=lambda: store)
+            return types.SimpleNamespace(
+                distributed=types.SimpleNamespace(
+                    is_available=lambda: True,
+                    is_initialized=lambda: True,
+                    get_rank=refuse,
+                    broadcast_object_list=refuse,
+                    distributed_c10d=c10d,
+                )
+            )
+
+        with mock.patch.dict(sys.modules, torch=torch(types.SimpleNamespace(compare_set=compare_set))):  # type: ignore[arg-type]
+            name = run_name(None, 8, {"TORCHELASTIC_RUN_ID": "none"})
+            self.assertEqual(run_name(None, 1, {}), name)
+            stored.update({key: b"another-ranks" for key in stored})
+            self.assertEqual((run_name(None, 8, {}), run_name(None, 1, {})), ("another-ranks",) * 2)
+        # Where there is no store a name must be given, unless there is nobody else.
+        with mock.patch.dict(sys.modules, torch=torch(None)):  # type: ignore[arg-type]
+            with self.assertRaisesRegex(ConfigError, "one name in common"):
+                run_name(None, 2, {})
+            self.assertNotEqual(run_name(None, 1, {}), "another-ranks")
+
     def test_ranks_without_a_name_in_common_are_refused(self) -> None:
         with self.assertRaisesRegex(ConfigError, "one name in common"):
             run_name(None, 2, {"SLURM_JOB_ID": "42"})

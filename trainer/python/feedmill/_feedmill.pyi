@@ -1,19 +1,25 @@
 """The compiled part of the package; its names are used by the package alone."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
+from typing_extensions import Self
+
+__all__ = ["Array", "Course", "Fleet", "Frame", "Model", "Puller", "plan_differences", "position_of"]
+
+@final
 class Array:
     """Memory with a dtype and a shape; ``numpy.asarray`` shares it."""
 
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
 
+@final
 class Course:
     """The ranges that a rank reads, one after another."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         ranks: int,
         rank: int,
         micro_batch: int,
@@ -21,7 +27,7 @@ class Course:
         stretches: Sequence[tuple[int, int]],
         stop: int | None,
         drop_last: bool,
-    ) -> None: ...
+    ) -> Self: ...
     def go_on(self, global_batch: int) -> None: ...
     def add_step(self, global_batch: int) -> bool: ...
     def known_until(self) -> int | None: ...
@@ -31,11 +37,12 @@ class Course:
     def steps_left(self, consumed: int, global_batch: int) -> int | None: ...
     def batch(self, number: int) -> tuple[int, int, int, int, int] | None: ...
 
+@final
 class Fleet:
     """The workers of a stream, from this process."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         sources: Sequence[str],
         run: str,
         timeout: float,
@@ -44,12 +51,13 @@ class Fleet:
         token_file: str | None = None,
         ca_file: str | None = None,
         agent: str | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     def agent(self) -> tuple[int, int, int] | None: ...
     def workers(self) -> list[str]: ...
     def stats(self) -> dict[str, int]: ...
     def plan(self, stream: str, rank: int) -> dict[str, Any]: ...
 
+@final
 class Frame:
     """A batch: one frame in one buffer."""
 
@@ -71,6 +79,7 @@ class Frame:
     def pixel_values(self, model: Model, ensure_image: bool) -> Array: ...
     def extra_patches(self, model: Model, ensure_image: bool) -> Array: ...
 
+@final
 class Model:
     """What rebuilding the model's tensors needs."""
 
@@ -93,11 +102,12 @@ class Model:
     @property
     def vision_end_id(self) -> int: ...
 
+@final
 class Puller:
     """One rank's batches in order, a window of them outstanding."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         fleet: Fleet,
         stream: str,
         ranks: int,
@@ -107,7 +117,7 @@ class Puller:
         window: int | None,
         window_bytes: int,
         course: Course,
-    ) -> None: ...
+    ) -> Self: ...
     def wait_ready(self, counted: bool) -> None: ...
     def next(self) -> Frame | None: ...
     def follow(self, course: Course) -> None: ...

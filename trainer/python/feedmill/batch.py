@@ -214,7 +214,7 @@ class Batch:
                 tensors["pixel_values"] = pixels
         return tensors
 
-    def _torch_pixels(self, torch: Any, device: Any, dtype: Any) -> torch.Tensor:
+    def _torch_pixels(self, torch: Any, device: Any, dtype: Any) -> Any:
         model = self._facts()
         patches = np.asarray(self._frame.arrays()["patches"])
         if self._ensure_image and patches.shape[0] == 0:

@@ -88,7 +88,8 @@ class TrainerMixin:
             folder = get_last_checkpoint(self.args.output_dir)  # type: ignore[attr-defined]
         # How many steps there are must be known before the schedule of learning rates is made.
         self._feedmill_resumed = _resumed(folder) if folder else (None, 0)
-        return super().train(resume_from_checkpoint, *positional, **named)  # type: ignore[misc]
+        # Where there is none, the Trainer says so.
+        return super().train(folder or resume_from_checkpoint, *positional, **named)  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         arguments = self.args  # type: ignore[attr-defined]
@@ -170,7 +171,10 @@ class TrainerMixin:
 
     def _feedmill_model_parallel(self) -> int:
         sizes = ("get_tp_size", "get_cp_size", "get_sp_size")
-        return math.prod(getattr(self, size)() for size in sizes if hasattr(self, size))
+        shared: int = 1
+        for size in sizes:
+            shared *= getattr(self, size)() if hasattr(self, size) else 1
+        return shared
 
 
 class FeedmillCallback(TrainerCallback, ExportableState):

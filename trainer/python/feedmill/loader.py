@@ -165,8 +165,11 @@ class Loader:
         self._expected_plan: str | None = None
         self._plan: dict[str, Any] | None = None
         self._fleet: _feedmill.Fleet | None = None
-        self._node: NodeWorkers | None = None
         self._puller: _feedmill.Puller | None = None
+        #: After those who read its list of workers: that is how they are forgotten.
+        self._node: NodeWorkers | None = None
+        #: What the fleet counted, when it is let go.
+        self._asked_before: dict[str, int] = {}
         self._course: _feedmill.Course | None = None
         self._max_steps, self._max_samples = max_steps, max_samples
         #: Samples consumed and steps taken before the course; steps are None where nobody knows them.
@@ -200,7 +203,8 @@ class Loader:
         held begins at ``consumed_valid_samples``, with the whole global batch; ``consumed=0`` evaluates the same each time."""
         from . import megatron
 
-        return megatron.loader(cls, source, args=args, **settings)
+        made: Loader = megatron.loader(cls, source, args=args, **settings)
+        return made
 
     @classmethod
     def from_device_mesh(cls, source: Any, mesh: Any, dp: str | Sequence[str] = "dp", **settings: Any) -> Loader:
@@ -296,6 +300,9 @@ class Loader:
             if self._ledger is not None:
                 self._ledger.close()
             if self._node is not None:
+                # Who reads the list of workers goes before it does.
+                if self._fleet is not None:
+                    self._asked_before, self._fleet = self._fleet.stats(), None
                 self._node.close()
                 self._node = None
 
@@ -440,7 +447,8 @@ class Loader:
         """N: positions of one epoch."""
         self._open()
         assert self._plan is not None
-        return self._plan["samples_per_epoch"]
+        samples: int = self._plan["samples_per_epoch"]
+        return samples
 
     @property
     def model(self) -> dict[str, Any]:
@@ -461,8 +469,8 @@ class Loader:
         silent); rows, tokens, supervised, filler, bad, bytes, padding; rows_per_dataset; lent_bytes (of an
         agent's memory), copied_out (batches kept beyond the share of it); ledger_lost."""
         queue = self._puller.stats() if self._puller is not None else {}
-        if self._fleet is not None:
-            asked = self._fleet.stats()
+        asked = self._fleet.stats() if self._fleet is not None else self._asked_before
+        if asked:
             queue |= {name: asked[name] for name in ("requests", "hedged", "silenced")}
         totals = self._totals
         queue |= totals.described(self._dataset_names())
@@ -572,7 +580,8 @@ class Loader:
 
     def _digest(self) -> str:
         assert self._plan is not None
-        return self._plan["plan"]
+        digest: str = self._plan["plan"]
+        return digest
 
     def _dataset_names(self) -> list[str]:
         return list(self._plan["datasets"]) if self._plan is not None else []

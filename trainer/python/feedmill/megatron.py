@@ -49,10 +49,10 @@ def _counts(args: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 def global_batch(args: Any) -> Any:
     """Megatron's global batch: a number, or with --rampup-batch-size START INCREMENT SAMPLES the schedule that Megatron
     follows."""
+    whole: int = args.global_batch_size
     if args.rampup_batch_size is None:
-        return args.global_batch_size
+        return whole
     start, increment, samples = (int(value) for value in args.rampup_batch_size)
-    whole = args.global_batch_size
     increments = (whole - start) // increment
     each = samples / increments if increments else 0
 
