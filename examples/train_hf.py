@@ -98,6 +98,8 @@ def main() -> None:
         args=args,
         feedmill={"source": arguments.source, "ensure_image": True},
         feedmill_eval=evaluation,
+        # The model's own is a mean of means, and knows nothing of the other ranks' tokens.
+        compute_loss_func=feedmill.hf.token_loss,
     )
     trainer.train(resume_from_checkpoint=arguments.resume)
 

@@ -58,8 +58,7 @@ def main() -> None:
         chain = hashlib.sha256(chain + arrays["sample_hash"].tobytes() + checksum.to_bytes(8, "little")).digest()
         supervised += batch.num_supervised
         time.sleep(arguments.step_seconds / per_step)
-        step = loader.consumed // arguments.global_batch
-        if path and loader.at_step_boundary and step % arguments.every == 0:
+        if path and loader.at_step_boundary and (loader.steps or 0) % arguments.every == 0:
             os.makedirs(arguments.checkpoint, exist_ok=True)
             with open(f"{path}.tmp", "w", encoding="utf-8") as file:
                 json.dump({"loader": loader.state_dict(), "chain": chain.hex()}, file)

@@ -193,15 +193,15 @@ class HuggingFace(FleetCase):
         trainer = self.trainer()
         self.assertTrue(trainer.args.average_tokens_across_devices)
         with mock.patch.object(self.Trainer, "model_accepts_loss_kwargs", False):
-            with self.assertRaisesRegex(ConfigError, "NaN.*last_step"):
+            with self.assertRaisesRegex(ConfigError, "NaN.*token_loss.*last_step"):
                 self.trainer().get_train_dataloader()
             # No filler can come here.
             self.trainer(feedmill={"last_step": "drop"}).get_train_dataloader()
             self.trainer(max_steps=3).get_train_dataloader()
             with mock.patch.object(self.Trainer, "compute_loss_func", print):
                 self.trainer().get_train_dataloader()
-            two = {"world_size": 2, "max_steps": 3}
-            with self.assertRaisesRegex(ConfigError, "12 samples are no multiple of 8"):
+            two: dict[str, Any] = {"world_size": 2, "max_steps": 3}
+            with self.assertRaisesRegex(ConfigError, "12 samples of feedmill_eval are no multiple of 8.*16 samples"):
                 self.trainer(feedmill_eval={"samples": 12}, **two).get_eval_dataloader()
             self.trainer(feedmill_eval={"samples": 13}, **two).get_eval_dataloader()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import subprocess
 import tempfile
 import unittest
 import urllib.error
@@ -110,6 +112,43 @@ class Guarded(unittest.TestCase):
         with self.assertRaises(ConfigError) as caught:
             feedmill.Loader("pipeline.yaml", token=NEW, **SETTINGS)
         self.assertIn("pipeline's file", str(caught.exception))
+
+
+@unittest.skipUnless(shutil.which("openssl"), "there is no program openssl")
+class Encrypted(unittest.TestCase):
+    """Batches over TLS, from a worker whose certificate an authority of the test's own has signed."""
+
+    def openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=self.folder)
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        for name in ("ours", "other"):
+            self.openssl("req", "-x509", *new_key, "-subj", f"/CN={name}", "-days", "2", "-keyout", f"{name}.key", "-out", f"{name}.pem")
+        self.openssl("req", *new_key, "-subj", "/CN=worker", "-keyout", "worker.key", "-out", "worker.csr")
+        (self.folder / "names").write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=critical,CA:FALSE\n")
+        authority = ["-CA", "ours.pem", "-CAkey", "ours.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
+        self.openssl("x509", "-req", "-in", "worker.csr", *authority, "-out", "worker.pem")
+        (self.folder / "tokens").write_text(NEW)
+        tls = ["--tls-cert", str(self.folder / "worker.pem"), "--tls-key", str(self.folder / "worker.key")]
+        worker = Worker(pipeline(folder.name), "--token-file", str(self.folder / "tokens"), *tls)
+        self.addCleanup(worker.close)
+        self.source = worker.url.replace("http://", "https://")
+
+    def test_batches_come_over_https_from_who_proves_itself(self) -> None:
+        with fleet(1) as workers, feedmill.Loader(workers[0].url, **SETTINGS) as free:
+            expected = hashes(free)
+        settings: dict[str, Any] = {**SETTINGS, "token_file": self.folder / "tokens", "timeout": 60.0}
+        with feedmill.Loader(self.source, ca_file=self.folder / "ours.pem", **settings) as loader:
+            self.assertEqual(hashes(loader), expected)
+        with mock.patch.dict(os.environ, FEEDMILL_CA_FILE=str(self.folder / "ours.pem")), feedmill.Loader(self.source, **settings) as loader:
+            self.assertEqual(hashes(loader), expected)
+        with feedmill.Loader(self.source, ca_file=self.folder / "other.pem", **settings) as loader:
+            with self.assertRaisesRegex(AccessDenied, "certificate"):
+                next(loader)
 
 
 class NodeWorkers(unittest.TestCase):

@@ -40,8 +40,8 @@ class TrainerMixin:
     steps, not by epochs.
 
     A loss that is the mean over a micro batch's own tokens is 0/0 where all rows are filler, as on some ranks in the last step
-    of an epoch: ``average_tokens_across_devices`` is set, and a model that takes no ``num_items_in_batch`` is refused where
-    filler can come.
+    of an epoch: ``average_tokens_across_devices`` is set, and a model that takes no ``num_items_in_batch``, as Qwen's, is refused
+    where filler can come, unless ``compute_loss_func=feedmill.hf.token_loss``, or another one, is given.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class TrainerMixin:
         begin = settings.pop("consumed", 0)
         by_epochs = arguments.max_steps <= 0 or arguments.max_steps == self._feedmill_steps
         if settings.get("last_step", "pad") == "pad" and (by_epochs or "max_samples" in settings):
-            self._feedmill_check_loss("the last step of the training has filler rows")
+            self._feedmill_check_loss("the last step of the training has filler rows", 'feedmill={"last_step": "drop"}')
         loader = self.feedmill_loader = Loader(
             settings.pop("source"),
             dp_rank=arguments.process_index // shared,
@@ -139,7 +139,11 @@ class TrainerMixin:
         settings, tensors = _split(self._feedmill_eval)
         samples = settings.pop("samples")
         if 0 < samples % (micro_batch * dp_size) <= micro_batch * (dp_size - 1):
-            self._feedmill_check_loss(f"{samples} samples are no multiple of {micro_batch * dp_size}, so that some ranks have filler only")
+            whole = micro_batch * dp_size
+            self._feedmill_check_loss(
+                f"{samples} samples of feedmill_eval are no multiple of {whole}, so that some ranks have filler only",
+                f"{math.ceil(samples / whole) * whole} samples",
+            )
         return _EvalBatches(
             self,
             settings.pop("source"),
@@ -160,13 +164,13 @@ class TrainerMixin:
             logs = logs | loader.log()
         super().log(logs, *positional, **named)  # type: ignore[misc]
 
-    def _feedmill_check_loss(self, because: str) -> None:
+    def _feedmill_check_loss(self, because: str, otherwise: str) -> None:
         """ConfigError where the loss of filler rows would be 0/0."""
         if getattr(self, "model_accepts_loss_kwargs", False) or getattr(self, "compute_loss_func", None) is not None:
             return
         raise ConfigError(
             f"{because}, and the loss of this model is the mean over a micro batch's own tokens, 0/0 = NaN there: it takes no "
-            'num_items_in_batch. Give the Trainer compute_loss_func, or feedmill={"last_step": "drop"}'
+            f"num_items_in_batch. Give the Trainer compute_loss_func=feedmill.hf.token_loss, or {otherwise}"
         )
 
     def _feedmill_model_parallel(self) -> int:
@@ -175,6 +179,18 @@ class TrainerMixin:
         for size in sizes:
             shared *= getattr(self, size)() if hasattr(self, size) else 1
         return shared
+
+
+def token_loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    """The Trainer's ``compute_loss_func``: cross entropy, summed over the tokens that are learnt and divided by how many of
+    them the step has on all ranks, so that neither their number nor filler rows weigh. 0 where nothing is learnt."""
+    from torch.nn.functional import cross_entropy
+
+    logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
+    logits, wanted = logits[..., :-1, :], labels[..., 1:].to(logits.device)
+    total = cross_entropy(logits.float().flatten(0, -2), wanted.flatten(), ignore_index=-100, reduction="sum")
+    count = (wanted != -100).sum() if num_items_in_batch is None else num_items_in_batch
+    return total / (count.to(total.device).clamp(min=1) if hasattr(count, "clamp") else max(count, 1))
 
 
 class FeedmillCallback(TrainerCallback, ExportableState):
@@ -290,4 +306,4 @@ def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     )
 
 
-__all__ = ["FeedmillCallback", "TrainerMixin"]
+__all__ = ["FeedmillCallback", "TrainerMixin", "token_loss"]

@@ -437,7 +437,8 @@ class Loader:
         path = os.path.join(folder, "plan.json")
         temporary = f"{path}.{os.getpid()}.tmp"
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(self.plan(), file, indent=1, sort_keys=True)
+            # As the workers say it: the digest is over its facts, and the order of what is within one is part of that.
+            json.dump(self.plan(), file, indent=1)
             file.write("\n")
         os.replace(temporary, path)
         return path
