@@ -207,7 +207,7 @@ class HuggingFace(FleetCase):
 
     def test_workers_of_this_machine_stay_between_evaluations(self) -> None:
         # A set was started for every evaluate().
-        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": folder}):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": folder}), mock.patch.object(tempfile, "tempdir", folder):
             trainer = self.trainer(feedmill={"source": pipeline(folder), "threads": 1, "run": "kept"}, feedmill_eval={"samples": 4})
             first = hashes(trainer.get_eval_dataloader())
             pids = trainer._feedmill_workers.pids

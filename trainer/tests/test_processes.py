@@ -176,11 +176,15 @@ class NodeWorkers(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.path = pipeline(self.folder.name)
-        runtime = os.path.join(self.folder.name, "runtime")
-        os.mkdir(runtime, 0o700)
-        environment = mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": runtime})
-        environment.start()
-        self.addCleanup(environment.stop)
+        runtime, self.temporary = (os.path.join(self.folder.name, name) for name in ("runtime", "temporary"))
+        for folder in (runtime, self.temporary):
+            os.mkdir(folder, 0o700)
+        for patch in (
+            mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": runtime, "TMPDIR": self.temporary}),
+            mock.patch.object(tempfile, "tempdir", self.temporary),
+        ):
+            patch.start()
+            self.addCleanup(patch.stop)
 
     def rank(self, rank: int, size: int, steps: int, run: str = "node") -> subprocess.Popen[str]:
         command = [sys.executable, "-c", RANK, self.path, str(rank), str(size), str(steps), run]
@@ -309,14 +313,10 @@ class NodeWorkers(unittest.TestCase):
 
     def test_folders_go_with_the_set_and_copies_lie_on_disk(self) -> None:
         # Copies of manifests filled XDG_RUNTIME_DIR, which is memory, and tokens and logs stayed for ever.
-        runtime, temporary = os.path.join(self.folder.name, "runtime", "feedmill"), os.path.join(self.folder.name, "temporary")
-        os.mkdir(temporary)
-        other = mock.patch.object(tempfile, "tempdir", temporary)
-        other.start()
-        self.addCleanup(other.stop)
+        runtime = os.path.join(self.folder.name, "runtime", "feedmill")
         one, two = WorkersOfANode(self.path, run="folders", count=2, threads=1), WorkersOfANode(self.path, run="folders")
         (folder,) = (os.path.join(runtime, name) for name in os.listdir(runtime))
-        (cache,) = (os.path.join(base, name) for base, names, _ in os.walk(temporary) for name in names if name == "cache")
+        (cache,) = (os.path.join(base, name) for base, names, _ in os.walk(self.temporary) for name in names if name == "cache")
         for pid in one.pids:
             with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
                 arguments = file.read().split("\0")
@@ -333,8 +333,11 @@ class NodeWorkers(unittest.TestCase):
         killed.kill()
         killed.wait()
         self.assertTrue(os.path.exists(folder))
+        # And folders of copies without anything that says whose they were.
+        os.makedirs(os.path.join(os.path.dirname(os.path.dirname(cache)), "forgotten", "cache"))
         WorkersOfANode(self.path, run="next").close()
         self.assertEqual(os.listdir(runtime), [])
+        self.assertEqual(os.listdir(os.path.dirname(os.path.dirname(cache))), [])
 
     def test_threads_are_the_workers_own_affair_unless_they_share_the_quota(self) -> None:
         # The affinity of a pod with 8 CPUs on a machine of 128 made 128 threads.

@@ -278,7 +278,7 @@ class Killed(unittest.TestCase):
             path = pipeline(folder)
             runtime = os.path.join(folder, "runtime")
             os.mkdir(runtime, 0o700)
-            with unittest.mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": runtime}):
+            with unittest.mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": runtime, "TMPDIR": folder}):
                 undisturbed = self.simulate(workers[0].url, "--step-seconds", "0")
                 chains = [_chain(undisturbed)]
                 by_file = self.simulate(path, "--step-seconds", "0")

@@ -261,7 +261,8 @@ class _EvalBatches:
         self._trainer, self._source, self._tensors, self._settings = trainer, source, tensors, settings
 
     def __len__(self) -> int:
-        return math.ceil(len(self.dataset) / self._settings["global_batch"])
+        size: int = self._settings["global_batch"]
+        return -(-len(self.dataset) // size)
 
     def __iter__(self) -> Iterator[Any]:
         with Loader(self._source, **self._settings) as loader:

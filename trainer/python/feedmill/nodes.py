@@ -89,6 +89,7 @@ class WorkerSet:
         self._pipeline, self._folder, self._cache, self._threads = pipeline, folder, cache, threads
         self._pipe: int | None = None
         self._held: int | None = None
+        self._cached: int | None = None
         self._watch: Watch | None = None
         self._owner = os.getpid()
 
@@ -99,14 +100,19 @@ class WorkerSet:
         """Takes hold of workers that run already, or starts them."""
         # Held while workers start: the other ranks of the node wait here, and then share them.
         with self.locked(make=True):
-            if _is_held(self._folder) and self.record():
-                self._join()
-            else:
-                # Workers without a holder have read the end of their input, and are about to go.
-                self._start(count)
-            # Every holder has it, shared: who can have it alone is the last one.
-            self._held = os.open(self.path("held"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._held, fcntl.LOCK_SH)
+            try:
+                self._cached = _kept(self._cache)
+                if _is_held(self._folder) and self.record():
+                    self._join()
+                else:
+                    # Workers without a holder have read the end of their input, and are about to go.
+                    self._start(count)
+                # Every holder has it, shared: who can have it alone is the last one.
+                self._held = os.open(self.path("held"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(self._held, fcntl.LOCK_SH)
+            except BaseException:
+                self._close()
+                raise
         self._watch = Watch(self)
 
     def let_go(self) -> None:
@@ -124,10 +130,10 @@ class WorkerSet:
         self._close()
 
     def _close(self) -> None:
-        for file in (self._pipe, self._held):
+        for file in (self._pipe, self._held, self._cached):
             if file is not None:
                 os.close(file)
-        self._pipe = self._held = None
+        self._pipe = self._held = self._cached = None
 
     @contextlib.contextmanager
     def locked(self, make: bool = False) -> Iterator[None]:
@@ -185,7 +191,6 @@ class WorkerSet:
         for name in ("stdin", "workers", "workers.json"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path(name))
-        os.makedirs(self._cache, mode=0o700, exist_ok=True)
         os.mkfifo(self.path("stdin"), 0o600)
         reading = os.open(self.path("stdin"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._pipe = os.open(self.path("stdin"), os.O_WRONLY | os.O_CLOEXEC)
@@ -366,6 +371,30 @@ def _sweep(runtime: str, temporary: str) -> None:
                         _remove(folder, os.path.join(temporary, name, "cache"))
                 finally:
                     os.close(lock)
+        for name in sorted(os.listdir(temporary))[:MOST_SWEPT] if temporary != runtime else []:
+            # What XDG_RUNTIME_DIR named may be gone, or be another one.
+            cache = os.path.join(temporary, name, "cache")
+            with contextlib.suppress(OSError):
+                file = os.open(cache, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(os.path.dirname(cache), ignore_errors=True)
+                finally:
+                    os.close(file)
+
+
+def _kept(folder: str) -> int:
+    """A folder, made and shared with the set's other holders: nobody takes it away before the descriptor is closed."""
+    while True:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        try:
+            file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(file, fcntl.LOCK_SH)
+        if _is_still(file, folder):
+            return file
+        os.close(file)
 
 
 def _is_held(folder: str) -> bool:
