@@ -267,6 +267,31 @@ class Ends(FleetCase):
         self.assertEqual(len(loader), 0)
         self.assertRaises(StopIteration, next, loader)
 
+    def test_a_second_loop_over_a_loader_at_its_end_is_told_of(self) -> None:
+        # `for epoch in range(3): for batch in loader` with epochs=1: two empty epochs, without a word.
+        loader = self.loader(max_steps=2)
+        self.assertEqual(len(list(loader)), 4)
+        with self.assertLogs("feedmill", "WARNING") as logs:
+            self.assertEqual([list(loader) for _ in range(2)], [[], []])
+        self.assertEqual(len(logs.output), 1, "once")
+        self.assertIn("epochs=N", logs.output[0])
+        loader.seek(8)
+        self.assertEqual(len(list(loader)), 2)
+        with self.assertLogs("feedmill", "WARNING") as logs:
+            self.assertEqual(list(self.loader(max_steps=2, consumed=16)), [])
+        self.assertIn("nothing to read", logs.output[0])
+
+    def test_steps_go_on_over_another_global_batch(self) -> None:
+        first = self.loader(max_steps=4, global_batch=16)
+        seen = hashes(itertools.islice(first, 8))
+        self.assertEqual((first.steps, first.consumed), (2, 32))
+        state = json.loads(json.dumps(first.state_dict()))
+        second = self.loader(max_steps=4, global_batch=8)
+        second.load_state_dict(state)
+        self.assertEqual(len(second), 4)
+        self.assertEqual(sorted(seen | hashes(second)), list(range(48)))
+        self.assertEqual((second.steps, second.state_dict()["steps"], second.state_dict(consumed=40)["steps"]), (4, 4, 3))
+
     def test_without_an_end_there_is_no_length(self) -> None:
         with self.assertRaisesRegex(TypeError, "epochs"):
             len(self.loader())
