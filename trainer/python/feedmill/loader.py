@@ -359,7 +359,8 @@ class Loader:
         """Goes on where a checkpoint was written, with any number of ranks, micro batch and global batch.
 
         Skips of the checkpoint stay; this loader's own ones come after where the checkpoint stands. Raises StateError for
-        what is no state of this stream, and where ``max_steps`` is set and the state has no steps, PlanChanged when the workers have another plan and ``accept_plan`` is not that.
+        what is no state of this stream, and where ``max_steps`` is set and the state has no steps; PlanChanged when the workers
+        have another plan and ``accept_plan`` is not that.
         """
         version = state.get("version")
         if version != STATE_VERSION:
