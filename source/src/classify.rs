@@ -137,8 +137,22 @@ fn is_connect(error: Option<&aws_smithy_runtime_api::client::result::ConnectorEr
             };
             matches!(io.kind(), ConnectionRefused | AddrNotAvailable | HostUnreachable | NetworkUnreachable)
         });
-        refused || DisplayErrorContext(error).to_string().contains("dns error")
+        let untrusted = find::<std::io::Error>(error).is_some_and(is_tls);
+        refused || untrusted || DisplayErrorContext(error).to_string().contains("dns error")
     })
+}
+
+/// Whether TLS found a fault, such as a certificate of an authority that is not trusted: that lies within one i/o error or
+/// several, and none of them calls it its source.
+fn is_tls(error: &std::io::Error) -> bool {
+    let mut within = error.get_ref();
+    while let Some(error) = within {
+        if error.is::<rustls::Error>() {
+            return true;
+        }
+        within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    }
+    false
 }
 
 fn innermost(error: &(dyn Error + 'static)) -> String {

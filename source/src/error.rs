@@ -93,7 +93,7 @@ pub enum PermanentKind {
 /// How an attempt can fail for now. A closed list: the names are metric labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum TransientKind {
-    /// No connection.
+    /// No connection, or none that TLS lets be trusted.
     #[error("no connection")]
     Connect,
     /// Headers or body did not come in time.
@@ -152,7 +152,9 @@ impl TransientKind {
                 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, a role, or a folder with key files; where they are set already, renew them",
             ),
             Self::ClockSkew => Some("set this machine's clock"),
-            Self::Connect => Some("check the endpoint and the network"),
+            Self::Connect => Some(
+                "check the endpoint, the network and, for https, the authorities (caBundleRef, AWS_CA_BUNDLE)",
+            ),
             Self::Unintelligible => Some(
                 "check the endpoint, and that the keys are not expired: S3 says so without words when it is asked for headers alone",
             ),
