@@ -32,6 +32,7 @@ pub struct Metrics {
     ranks: IntGaugeVec,
     conditions: IntGaugeVec,
     reasons: IntGaugeVec,
+    queries: IntCounterVec,
     /// The reason that is told of each condition, by type.
     told: Mutex<HashMap<Key, BTreeMap<String, String>>>,
 }
@@ -97,6 +98,14 @@ impl Metrics {
             Opts::new("feedmill_pipeline_condition_reason", "1 for the reason that each condition has."),
             &["namespace", "pipeline", "type", "reason"],
         )?;
+        let queries = IntCounterVec::new(
+            Opts::new(
+                "feedmill_prometheus_queries_total",
+                "Queries to Prometheus servers that pipelines name, by what came of them: answered, or why there was no number.",
+            ),
+            &["server", "result"],
+        )?;
+        registry.register(Box::new(queries.clone()))?;
         registry.register(Box::new(wait.clone()))?;
         registry.register(Box::new(fill.clone()))?;
         registry.register(Box::new(ranks.clone()))?;
@@ -123,6 +132,7 @@ impl Metrics {
             ranks,
             conditions,
             reasons,
+            queries,
             told: Mutex::default(),
         })
     }
@@ -135,6 +145,11 @@ impl Metrics {
     /// A pipeline was worked on.
     pub fn reconciled(&self, result: &str, seconds: f64) {
         self.reconciles.with_label_values(&[result]).observe(seconds);
+    }
+
+    /// A query of this server has ended like this.
+    pub fn queried(&self, server: &str, result: &str) {
+        self.queries.with_label_values(&[server, result]).inc();
     }
 
     /// How many there are.
