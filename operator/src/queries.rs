@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use feedmill_protocol::pipeline::FieldError;
 use feedmill_scaler::prometheus::{Answer, MOST_BYTES, MOST_MS, Mute, Numbers, number};
+use futures_util::StreamExt as _;
 use futures_util::future::{OptionFuture, join3};
 use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 
 use crate::metrics::Metrics;
 use crate::validate::{Key, ValidatedPipeline};
@@ -134,13 +134,9 @@ impl Queries {
             let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
             heard.retain(|key, heard| heard.server != server.name || there.contains(key));
         }
-        let places = Arc::new(Semaphore::new(AT_ONCE));
-        let mut tasks = tokio::task::JoinSet::new();
-        for due in all {
-            let (places, queries) = (Arc::clone(&places), Arc::clone(self));
-            let (server, metrics) = (Arc::clone(server), Arc::clone(metrics));
-            tasks.spawn(async move {
-                let _place = places.acquire_owned().await;
+        let asked = all.into_iter().map(|due| {
+            let (queries, server, metrics) = (Arc::clone(self), Arc::clone(server), Arc::clone(metrics));
+            async move {
                 let at = clock();
                 let numbers = numbers(&server, &due, calendar).await;
                 for result in [Some(&numbers.wait), Some(&numbers.fill), numbers.desired.as_ref()] {
@@ -149,9 +145,9 @@ impl Queries {
                 }
                 let heard = Heard { server: server.name.clone(), at, numbers };
                 queries.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(due.key, heard);
-            });
-        }
-        tasks.join_all().await;
+            }
+        });
+        futures_util::stream::iter(asked).buffer_unordered(AT_ONCE).collect::<()>().await;
     }
 }
 

@@ -25,7 +25,9 @@ use crate::check::CheckArgs;
 use crate::desired::{MANAGED_BY, MANAGER, PORT};
 use crate::leader::Candidate;
 use crate::metrics::Metrics;
-use crate::observe::{Cache, Caches, WorkerPod, by_label, itself, trimmed, trimmed_map};
+use crate::observe::{
+    Cache, Caches, WorkerPod, by_label, itself, trimmed, trimmed_map, trimmed_pipeline, trimmed_revision,
+};
 use crate::pace::paced;
 use crate::queries::{Due, Queries, ROUND, Server};
 use crate::reconcile::Context;
@@ -158,7 +160,7 @@ pub async fn look_after(
     let mine = format!("{MANAGED_BY}={MANAGER}");
     let mine = Some(mine.as_str());
     let of_itself = (Arc::clone(&work), Arc::clone(&caches.pipelines));
-    watches.start(&caches.pipelines, None, itself, trimmed, move |key| {
+    watches.start(&caches.pipelines, None, itself, trimmed_pipeline, move |key| {
         of_itself.0.wake_pipeline(key, &of_itself.1)
     });
     let wake = {
@@ -171,7 +173,7 @@ pub async fn look_after(
     watches.start(&caches.accounts, mine, by_label, trimmed, wake.clone());
     watches.start(&caches.budgets, mine, by_label, trimmed, wake.clone());
     watches.start(&caches.policies, mine, by_label, trimmed, wake.clone());
-    watches.start(&caches.revisions, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.revisions, mine, by_label, trimmed_revision, wake.clone());
     watches.start::<Pod, _>(&caches.pods, mine, by_label, WorkerPod::from, wake);
     if !arguments.without_nodes {
         let nodes = Arc::default();
