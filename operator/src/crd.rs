@@ -133,11 +133,25 @@ const RULES: &[Rule] = &[
         reason: INVALID,
     },
     Rule {
+        at: &["spec", "autoscaling"],
+        field: ".signal",
+        rule: "self.mode == 'Internal' || !has(self.signal)",
+        message: "must be absent unless mode is Internal: nothing else listens to it",
+        reason: FORBIDDEN,
+    },
+    Rule {
         at: &["spec", "autoscaling", "reports", "fallback"],
         field: ".replicas",
         rule: "self.behavior != 'CurrentReplicasIfHigher' || has(self.replicas)",
         message: "must say at least how many, with behavior CurrentReplicasIfHigher",
         reason: INVALID,
+    },
+    Rule {
+        at: &["spec", "autoscaling", "reports", "fallback"],
+        field: ".replicas",
+        rule: "self.behavior == 'CurrentReplicasIfHigher' || !has(self.replicas)",
+        message: "does nothing without behavior CurrentReplicasIfHigher; write that beside it, or leave both out",
+        reason: FORBIDDEN,
     },
     Rule {
         at: &["spec", "limits"],

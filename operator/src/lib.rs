@@ -20,6 +20,9 @@ mod observe;
 /// What workers say of themselves.
 pub mod scrape;
 
+/// What Prometheus says of trainings.
+pub mod queries;
+
 /// Stored resource → pipeline whose fields agree.
 pub mod validate;
 

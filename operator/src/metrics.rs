@@ -1,7 +1,7 @@
 //! What the operator counts, with a help text each. Only the operator that acts knows pipelines, so only it has figures of them.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+/// Series of conditions.
+mod conditions;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use prometheus::{
@@ -14,8 +14,7 @@ use feedmill_scaler::Reason;
 use crate::scrape::Figures;
 use crate::validate::Key;
 
-/// What a condition's status may be, as kube-state-metrics writes it.
-const STATUSES: [&str; 3] = ["true", "false", "unknown"];
+use conditions::Conditions;
 
 /// All metrics of the operator.
 pub struct Metrics {
@@ -30,10 +29,8 @@ pub struct Metrics {
     wait: GaugeVec,
     fill: GaugeVec,
     ranks: IntGaugeVec,
-    conditions: IntGaugeVec,
-    reasons: IntGaugeVec,
-    /// The reason that is told of each condition, by type.
-    told: Mutex<HashMap<Key, BTreeMap<String, String>>>,
+    conditions: Conditions,
+    queries: IntCounterVec,
 }
 
 impl Metrics {
@@ -86,22 +83,19 @@ impl Metrics {
             Opts::new("feedmill_reporting_ranks", "Ranks of trainings with a fresh report."),
             &of,
         )?;
-        let conditions = IntGaugeVec::new(
+        let conditions = Conditions::new()?;
+        let queries = IntCounterVec::new(
             Opts::new(
-                "feedmill_pipeline_condition",
-                "Conditions of a pipeline: 1 for the status that each has, true, false or unknown.",
+                "feedmill_prometheus_queries_total",
+                "Queries to Prometheus servers that pipelines name, by what came of them: answered, or why there was no number.",
             ),
-            &["namespace", "pipeline", "type", "status"],
+            &["server", "result"],
         )?;
-        let reasons = IntGaugeVec::new(
-            Opts::new("feedmill_pipeline_condition_reason", "1 for the reason that each condition has."),
-            &["namespace", "pipeline", "type", "reason"],
-        )?;
+        registry.register(Box::new(queries.clone()))?;
         registry.register(Box::new(wait.clone()))?;
         registry.register(Box::new(fill.clone()))?;
         registry.register(Box::new(ranks.clone()))?;
         registry.register(Box::new(conditions.clone()))?;
-        registry.register(Box::new(reasons.clone()))?;
         registry.register(Box::new(decisions.clone()))?;
         registry.register(Box::new(writes.clone()))?;
         registry.register(Box::new(reconciles.clone()))?;
@@ -122,8 +116,7 @@ impl Metrics {
             fill,
             ranks,
             conditions,
-            reasons,
-            told: Mutex::default(),
+            queries,
         })
     }
 
@@ -135,6 +128,11 @@ impl Metrics {
     /// A pipeline was worked on.
     pub fn reconciled(&self, result: &str, seconds: f64) {
         self.reconciles.with_label_values(&[result]).observe(seconds);
+    }
+
+    /// A query of this server has ended like this.
+    pub fn queried(&self, server: &str, result: &str) {
+        self.queries.with_label_values(&[server, result]).inc();
     }
 
     /// How many there are.
@@ -177,34 +175,14 @@ impl Metrics {
 
     /// The conditions of a pipeline, all of them.
     pub fn conditions(&self, key: &Key, conditions: &[Condition]) {
-        let (namespace, name) = (key.namespace.as_str(), key.name.as_str());
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = told.entry(key.clone()).or_default();
-        for condition in conditions {
-            let kind = condition.type_.as_str();
-            for status in STATUSES {
-                let holds = condition.status.eq_ignore_ascii_case(status);
-                self.conditions.with_label_values(&[namespace, name, kind, status]).set(holds.into());
-            }
-            self.reasons.with_label_values(&[namespace, name, kind, &condition.reason]).set(1);
-            let before = told.insert(kind.to_owned(), condition.reason.clone());
-            if let Some(before) = before.filter(|before| *before != condition.reason) {
-                drop(self.reasons.remove_label_values(&[namespace, name, kind, &before]));
-            }
-        }
+        self.conditions.set(key, conditions);
     }
 
     /// A pipeline is gone.
     pub fn forget(&self, key: &Key) {
         let labels = [key.namespace.as_str(), key.name.as_str()];
         self.trainers(key, None);
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-        for (kind, reason) in told.unwrap_or_default() {
-            for status in STATUSES {
-                drop(self.conditions.remove_label_values(&[labels[0], labels[1], &kind, status]));
-            }
-            drop(self.reasons.remove_label_values(&[labels[0], labels[1], &kind, &reason]));
-        }
+        self.conditions.forget(key);
         for reason in Reason::LABELS {
             drop(self.decisions.remove_label_values(&[labels[0], labels[1], reason]));
         }

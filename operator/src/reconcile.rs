@@ -35,6 +35,7 @@ use crate::desired::{Installation, Names, desired};
 use crate::metrics::Metrics;
 use crate::observe::Caches;
 use crate::plan::{self, Agreed};
+use crate::queries::Queries;
 use crate::queue::Outcome;
 use crate::scale::{Scaled, Scalers};
 use crate::scrape::Answers;
@@ -73,6 +74,8 @@ pub struct Context {
     pub caches: Caches,
     /// What workers said last.
     pub answers: Arc<Answers>,
+    /// Whom pipelines may name instead, and what was said there last.
+    pub queries: Arc<Queries>,
     /// What the operator was installed with.
     pub installation: Installation,
     /// What was applied last.
@@ -107,6 +110,7 @@ impl Context {
         client: Client,
         caches: Caches,
         answers: Arc<Answers>,
+        queries: Arc<Queries>,
         installation: Installation,
         metrics: Arc<Metrics>,
         identity: &str,
@@ -118,6 +122,7 @@ impl Context {
             client,
             caches,
             answers,
+            queries,
             installation,
             applied: Applied::default(),
             generations: Generations::default(),
@@ -148,7 +153,7 @@ impl Context {
             return Ok(Outcome::Again(LOOK_AGAIN));
         }
         let before = self.before(key, &raw);
-        let mut pipeline = match validate(&raw) {
+        let mut pipeline = match validate(&raw).and_then(|pipeline| self.queries.known(pipeline)) {
             Ok(pipeline) => pipeline,
             Err(errors) => {
                 let generation = raw.metadata.generation.unwrap_or_default();

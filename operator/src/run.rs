@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,8 +25,11 @@ use crate::check::CheckArgs;
 use crate::desired::{MANAGED_BY, MANAGER, PORT};
 use crate::leader::Candidate;
 use crate::metrics::Metrics;
-use crate::observe::{Cache, Caches, WorkerPod, by_label, itself, trimmed, trimmed_map};
+use crate::observe::{
+    Cache, Caches, WorkerPod, by_label, itself, trimmed, trimmed_map, trimmed_pipeline, trimmed_revision,
+};
 use crate::pace::paced;
+use crate::queries::{Due, Queries, ROUND, Server};
 use crate::reconcile::Context;
 use crate::scrape::{Answers, Target};
 use crate::settings::OperatorArgs;
@@ -146,6 +150,7 @@ pub async fn look_after(
     metrics: Arc<Metrics>,
     unreadable: &Unreadable,
 ) -> anyhow::Result<Infallible> {
+    let queries = Arc::new(Queries::of(&arguments.prometheus)?);
     let client = paced(client, arguments.requests_per_second);
     let work = Arc::new(Work::default());
     let mut caches = Caches::default();
@@ -155,7 +160,7 @@ pub async fn look_after(
     let mine = format!("{MANAGED_BY}={MANAGER}");
     let mine = Some(mine.as_str());
     let of_itself = (Arc::clone(&work), Arc::clone(&caches.pipelines));
-    watches.start(&caches.pipelines, None, itself, trimmed, move |key| {
+    watches.start(&caches.pipelines, None, itself, trimmed_pipeline, move |key| {
         of_itself.0.wake_pipeline(key, &of_itself.1)
     });
     let wake = {
@@ -168,7 +173,7 @@ pub async fn look_after(
     watches.start(&caches.accounts, mine, by_label, trimmed, wake.clone());
     watches.start(&caches.budgets, mine, by_label, trimmed, wake.clone());
     watches.start(&caches.policies, mine, by_label, trimmed, wake.clone());
-    watches.start(&caches.revisions, mine, by_label, trimmed, wake.clone());
+    watches.start(&caches.revisions, mine, by_label, trimmed_revision, wake.clone());
     watches.start::<Pod, _>(&caches.pods, mine, by_label, WorkerPod::from, wake);
     if !arguments.without_nodes {
         let nodes = Arc::default();
@@ -180,10 +185,15 @@ pub async fn look_after(
     let answers: Arc<Answers> = Arc::default();
     let (pods, pipelines) = (Arc::clone(&caches.pods), Arc::clone(&caches.pipelines));
     tasks.spawn(scrape(Arc::clone(&answers), pods, pipelines, Arc::clone(&work)));
+    for server in queries.servers() {
+        let (pipelines, metrics) = (Arc::clone(&caches.pipelines), Arc::clone(&metrics));
+        tasks.spawn(ask(Arc::clone(&queries), Arc::clone(server), pipelines, metrics));
+    }
     let context = Arc::new(Context::new(
         client,
         caches,
         answers,
+        queries,
         arguments.installation(),
         Arc::clone(&metrics),
         &arguments.identity,
@@ -223,6 +233,34 @@ async fn scrape(
             work.wake(key);
         }
     }
+}
+
+/// Asks one server for all pipelines that name it, for ever; one that is slow holds up no other.
+async fn ask(
+    queries: Arc<Queries>,
+    server: Arc<Server>,
+    pipelines: Arc<Cache<DataPipeline>>,
+    metrics: Arc<Metrics>,
+) {
+    let mut rounds = tokio::time::interval(ROUND);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        let all = pipelines.keys().into_iter().filter_map(|key| {
+            let pipeline = pipelines.get(&key, &key.name)?.ok()?;
+            let spec = &pipeline.spec;
+            let scaling = spec.autoscaling.as_ref().filter(|_| spec.is_scaled_here() && !spec.suspend)?;
+            let named = scaling.signal.as_ref().is_some_and(|signal| signal.prometheus == server.name);
+            let stale_after = u32::try_from(scaling.reports.stale_after_seconds).ok()?;
+            named.then_some(Due { key, stale_after })
+        });
+        queries.round(&server, all.collect(), &metrics, clock, calendar).await;
+    }
+}
+
+/// The calendar's time in milliseconds since 1970, by which servers date their answers.
+fn calendar() -> u64 {
+    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default()
 }
 
 /// The runtime's clock, which tests can make virtual; the loop reads it and hands it on.

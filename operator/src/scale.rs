@@ -1,4 +1,4 @@
-//! Takes what workers answer, gives how many there should be in mode Internal: one decision a window, by `feedmill_scaler`. Pure: both
+//! Takes what workers answer, or what Prometheus does, gives how many there should be in mode Internal: one decision a window, by `feedmill_scaler`. Pure: both
 //! clocks are arguments.
 //!
 //! What one decision leaves to the next is kept in a ConfigMap, so that another leader goes on where this one ended. The time by the
@@ -10,15 +10,22 @@ use std::time::{Duration, Instant};
 
 use feedmill_protocol::report::WorkerStatus;
 use feedmill_scaler::signals::Fleet;
-use feedmill_scaler::{Decision, Limit, Observer, Reason, ScalingSpec, Scrape, State, Stream, decide};
+use feedmill_scaler::{
+    Decision, Limit, Observer, Reason, ScalingSpec, Scrape, State, Stream, decide, prometheus,
+};
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use crate::plan::Agreed;
+use crate::queries::Heard;
 use crate::scrape::Seen;
 use crate::validate::{Key, ValidatedPipeline};
 
 /// Where the state stands in its ConfigMap.
 pub const STATE: &str = "state";
+/// Beside it the Prometheus server it was learnt from; absent when it was learnt from reports.
+pub const SIGNAL: &str = "signal";
+/// Whoever has just named a server is asked for within a round; a window that ends before is longer by so much.
+const SOON: Duration = Duration::from_secs(1);
 /// What was learnt is written at most this often while the size stays: another leader misses no more than it.
 const KEEP_EVERY_MS: u64 = 60_000;
 
@@ -54,6 +61,8 @@ pub struct Sight<'a> {
     pub answers: &'a [(String, Seen)],
     /// The plan that counts.
     pub agreed: Option<&'a Agreed>,
+    /// What the Prometheus server said last that the pipeline names.
+    pub heard: Option<&'a Heard>,
     /// What was kept.
     pub kept: Option<&'a ConfigMap>,
 }
@@ -68,6 +77,8 @@ struct Scaler {
     uid: String,
     /// The number in its spec.
     asked: i32,
+    /// The Prometheus server that counts instead of reports.
+    signal: Option<String>,
     /// Which reports count; another plan or another limit of age begins anew.
     streams: Vec<Stream>,
     stale_after_ms: u64,
@@ -104,12 +115,16 @@ impl Scalers {
                 }
             })
             .or_insert_with(|| Scaler::new(pipeline, sight.kept, now, window));
+        scaler.ask(&pipeline.signal);
         scaler.listen_to(streams(pipeline, sight.agreed), spec.reports.stale_after_ms);
         scaler.take(sight, now, now_ms);
-        let fresh = scaler.window_ends <= now;
+        let ends = scaler.window_ends <= now;
+        let fresh = ends && (scaler.signal.is_none() || sight.heard.is_some());
         if fresh {
             scaler.window_ends = now + window;
-            scaler.decide(spec, sight, now_ms);
+            scaler.decide(spec, sight, now, now_ms);
+        } else if ends {
+            scaler.window_ends = now + SOON;
         }
         let (replicas, reason) = match (&scaler.state, sight.wanted) {
             (Some(state), _) if scaler.has_decided => (state.replicas, state.reason.clone()),
@@ -152,9 +167,12 @@ impl Scaler {
         let text = kept.and_then(|map| map.data.as_ref()?.get(STATE));
         // What cannot be read was written by another version; one window is watched instead.
         let state: Option<State> = text.and_then(|text| serde_json::from_str(text).ok());
+        let of = kept.and_then(|map| map.data.as_ref()?.get(SIGNAL));
+        let state = state.filter(|_| of == pipeline.signal.as_ref());
         Self {
             uid: pipeline.uid.clone(),
             asked: pipeline.size.asked,
+            signal: pipeline.signal.clone(),
             streams: Vec::new(),
             stale_after_ms: 0,
             observer: Observer::default(),
@@ -165,6 +183,13 @@ impl Scaler {
             window_ends: if state.is_some() { now + window } else { now },
             state,
             limited_by: None,
+        }
+    }
+
+    /// What one signal taught means nothing to another, which may not even count in the same unit.
+    fn ask(&mut self, signal: &Option<String>) {
+        if self.signal != *signal {
+            (self.signal, self.state, self.written) = (signal.clone(), None, None);
         }
     }
 
@@ -199,7 +224,7 @@ impl Scaler {
         self.observer.take(&scrapes);
     }
 
-    fn decide(&mut self, spec: &ScalingSpec, sight: &Sight<'_>, now_ms: u64) {
+    fn decide(&mut self, spec: &ScalingSpec, sight: &Sight<'_>, now: Instant, now_ms: u64) {
         let count = |number: i32| u32::try_from(number).unwrap_or_default();
         let fleet = Fleet {
             // A fleet of none has yet to begin, as after a suspension.
@@ -207,7 +232,10 @@ impl Scaler {
             ready: count(sight.ready),
             rollout: sight.rollout,
         };
-        let signals = self.observer.window(fleet, now_ms);
+        let signals = match sight.heard.filter(|_| self.signal.is_some()) {
+            Some(heard) => prometheus::signals(spec, fleet, &heard.numbers(now)),
+            None => self.observer.window(fleet, now_ms),
+        };
         let Decision { limited_by, state, .. } = decide(spec, &signals, self.state.as_ref(), now_ms);
         (self.limited_by, self.state, self.has_decided) = (limited_by, Some(state), true);
     }

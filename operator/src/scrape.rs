@@ -18,7 +18,6 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 
 use crate::size::count;
 use crate::validate::Key;
@@ -133,20 +132,27 @@ impl Answers {
             all.retain(|uid, _| there.contains(uid.as_str()));
             targets.iter().filter(|target| is_due(target, all.get(&target.uid), now)).cloned().collect()
         };
-        let places = Arc::new(Semaphore::new(AT_ONCE));
-        let mut tasks = tokio::task::JoinSet::new();
-        for target in due {
-            let (places, answers) = (Arc::clone(&places), Arc::clone(self));
-            tasks.spawn(async move {
-                let _place = places.acquire_owned().await;
-                let at = clock();
-                let answer =
-                    ask(SocketAddr::new(target.address, target.port), target.tls).await.map(Arc::new);
-                let seen = Seen { round: now, at, ready: target.ready, answer, misses: 0 };
-                answers.keep(&target.uid, seen).then_some(target.key)
-            });
+        // Who waits for a place is a line in a list and no task yet: a task has 6 kB, and there are thousands of workers.
+        let (mut due, mut tasks, mut keys) = (due.into_iter(), tokio::task::JoinSet::new(), BTreeSet::new());
+        loop {
+            while tasks.len() < AT_ONCE
+                && let Some(target) = due.next()
+            {
+                let answers = Arc::clone(self);
+                tasks.spawn(async move {
+                    let at = clock();
+                    let answer =
+                        ask(SocketAddr::new(target.address, target.port), target.tls).await.map(Arc::new);
+                    let seen = Seen { round: now, at, ready: target.ready, answer, misses: 0 };
+                    answers.keep(&target.uid, seen).then_some(target.key)
+                });
+            }
+            match tasks.join_next().await {
+                // One that ended unexpectedly has nothing new.
+                Some(ended) => keys.extend(ended.ok().flatten()),
+                None => break,
+            }
         }
-        let keys: BTreeSet<Key> = tasks.join_all().await.into_iter().flatten().collect();
         keys.into_iter().collect()
     }
 }

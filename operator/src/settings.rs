@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use clap::Args;
 
 use crate::desired::Installation;
+use crate::queries::Server;
 
 /// Arguments of the operator.
 #[derive(Args, Clone, Debug)]
@@ -45,6 +46,10 @@ pub struct OperatorArgs {
     /// Requests to the API server in any second, at most, without those for the lease
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(5..=10_000))]
     pub requests_per_second: u16,
+    /// A Prometheus server that pipelines may name, with its queries as JSON; may stand several times.
+    /// `main={"url": "http://prometheus:9090", "wait": "max(…{namespace=\"$namespace\"})", "fill": "…", "desired": "…"}`
+    #[arg(long = "prometheus", value_name = "NAME=JSON")]
+    pub prometheus: Vec<Server>,
 }
 
 impl OperatorArgs {

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::desired::{self, Installation, metadata};
 use crate::validate::{RESTART_AT, ValidatedPipeline};
@@ -58,7 +59,7 @@ pub fn choose(
     };
     let found = kept.iter().filter(usable).max_by_key(|revision| revision.revision).and_then(|revision| {
         let data = revision.data.as_ref()?;
-        Some((revision.name_any(), Model::deserialize(&data.0).ok()?))
+        Some((revision.name_any(), read(&data.0)?))
     });
     let others = |name: Option<&str>| {
         kept.iter().map(|revision| revision.name_any()).filter(|other| Some(other.as_str()) != name).collect()
@@ -81,6 +82,14 @@ pub fn choose(
     Choice { model: rendered, current: true, keep, drop: others(None) }
 }
 
+/// What was kept: a tree as it was written, or the text that caches have of it.
+fn read(data: &Value) -> Option<Model> {
+    match data {
+        Value::String(text) => serde_json::from_str(text).ok(),
+        tree => Model::deserialize(tree).ok(),
+    }
+}
+
 /// Whether workers are made alike by both. When they were made anew is no part of how.
 fn is_same(one: &Model, other: &Model) -> bool {
     let metadata = |model: &Model| {
@@ -96,6 +105,7 @@ fn is_same(one: &Model, other: &Model) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::trimmed_revision;
     use crate::validate::tests::{installation, pipeline};
 
     fn image(choice: &Choice) -> &str {
@@ -164,8 +174,23 @@ mod tests {
     fn a_kept_template_that_cannot_be_read_is_made_again() {
         let pipeline = pipeline("");
         let mut kept = choose(&pipeline, &installation(), &[]).keep.unwrap();
-        kept.data = Some(RawExtension(serde_json::json!({"spec": 1})));
-        let again = choose(&pipeline, &installation(), &[&kept]);
-        assert_ne!(again.keep.unwrap().name_any(), kept.name_any());
+        for data in [serde_json::json!({"spec": 1}), "{}".into(), "{".into()] {
+            kept.data = Some(RawExtension(data));
+            for kept in [kept.clone(), trimmed_revision(kept.clone())] {
+                let again = choose(&pipeline, &installation(), &[&kept]);
+                assert_ne!(again.keep.unwrap().name_any(), kept.name_any());
+            }
+        }
+    }
+
+    #[test]
+    fn caches_have_the_text_of_a_kept_template_and_nothing_is_lost() {
+        let pipeline = pipeline("");
+        let first = choose(&pipeline, &installation(), &[]);
+        let kept = trimmed_revision(first.keep.clone().unwrap());
+        assert!(kept.data.as_ref().unwrap().0.is_string());
+        let new = Installation { worker_image: "worker:2".into(), ..installation() };
+        let second = choose(&pipeline, &new, &[&kept]);
+        assert_eq!((second.model, second.keep, second.current), (first.model, None, false));
     }
 }

@@ -30,7 +30,7 @@ use crate::types::{AutoscalingMode, DataPipeline, PlacementSpec, PullPolicy, Spr
 
 use inputs::inputs;
 pub use inputs::{are_others, short_hash};
-use scaling::{internal, size, update};
+use scaling::{internal, signal, size, update};
 use worker::worker;
 
 /// Nothing is written for a pipeline with this annotation.
@@ -84,6 +84,8 @@ pub struct ValidatedPipeline {
     pub size: Size,
     /// How many there are is decided by the operator, like this; none in all other modes.
     pub scaling: Option<ScalingSpec>,
+    /// The Prometheus server that is asked instead of listening to reports, by its name.
+    pub signal: Option<String>,
     /// On which nodes.
     pub placement: PlacementSpec,
     /// How many more and fewer workers there may be while they are replaced.
@@ -202,6 +204,7 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
     let size = size(spec.suspend, spec.replicas, spec.autoscaling.as_ref(), &mut errors);
     let scaling = spec.autoscaling.as_ref().filter(|scaling| scaling.mode == AutoscalingMode::Internal);
     let scaling = scaling.map(|scaling| internal(scaling, spec.replicas, &mut errors));
+    let signal = signal(spec.autoscaling.as_ref(), &mut errors);
     let update = update(raw, &mut errors);
     let worker = worker(raw, &mut errors);
     let alone = spec.placement.spread.mode == SpreadMode::OnePerNode;
@@ -223,6 +226,7 @@ pub fn validate(raw: &DataPipeline) -> Result<ValidatedPipeline, Vec<FieldError>
         purposes: spec.streams.iter().map(|stream| (stream.name.clone(), stream.purpose)).collect(),
         size,
         scaling,
+        signal,
         placement: spec.placement.clone(),
         update,
         disruption: spec.disruption_budget.max_unavailable.clone(),

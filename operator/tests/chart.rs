@@ -269,6 +269,9 @@ fn values_that_make_no_sense_are_refused() {
         "nodes.read=maybe",
         "operator.concurrency=0",
         "operator.requestsPerSecond=1",
+        "operator.prometheus.main.url=http://p",
+        "operator.prometheus.Main.url=http://p,operator.prometheus.Main.wait=w,operator.prometheus.Main.fill=f",
+        "operator.prometheus.main.url=https://p,operator.prometheus.main.wait=w,operator.prometheus.main.fill=f",
         "worker.image.pullPolicy=Always",
         "metrics.rules=maybe",
         "metrics.runbooks=wiki",
@@ -284,9 +287,29 @@ fn values_that_make_no_sense_are_refused() {
 /// What an operator is started with is what it understands.
 #[test]
 fn the_program_understands_the_charts_arguments() {
-    let Some(objects) = rendered(&["--set", "namespaced=true", "--set", "metrics.namespace=m"]) else {
+    let query = r#"operator.prometheus.main.wait=max(w{n="$namespace"\,p=~"^$(a|b)$"}) < 1"#;
+    let Some(objects) = rendered(&[
+        "--set",
+        "namespaced=true",
+        "--set",
+        "metrics.namespace=m",
+        "--set",
+        "operator.prometheus.main.url=http://prometheus:9090",
+        "--set",
+        query,
+        "--set",
+        "operator.prometheus.main.fill=f",
+    ]) else {
         return;
     };
+    let server = of(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["args"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find_map(|argument| argument.as_str()?.strip_prefix("--prometheus=main=").map(str::to_owned));
+    let server: Value = serde_json::from_str(&server.unwrap()).unwrap();
+    // Of $$( Kubernetes makes $(.
+    assert_eq!(server["wait"], r#"max(w{n="$namespace",p=~"^$$(a|b)$"}) < 1"#);
     let arguments = &of(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["args"];
     let arguments: Vec<&str> =
         arguments.as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()).collect();

@@ -57,6 +57,7 @@ fn of_operator() -> String {
     metrics.leads();
     metrics.size(&key, 1, 1);
     metrics.decided(&key, "Enough");
+    metrics.queried("main", "answered");
     metrics.trainers(&key, Some(Figures { ranks: 1, wait_permille: Some(1), queue_fill_percent: Some(1) }));
     metrics.conditions(&key, &[condition]);
     metrics.text().unwrap()

@@ -233,8 +233,14 @@ fn seen(
     if let Some(reason) = hold.growth.as_ref().filter(|_| by_demand.is_some() || starving || starved) {
         return (current, reason.clone());
     }
-    let demanded = by_demand
-        .map(|size| (whole(size.workers), Reason::Demand { demand: size.demand, capacity: size.capacity }));
+    let demanded = by_demand.map(|size| {
+        let reason = if signals.in_workers {
+            Reason::Desired { workers: size.demand }
+        } else {
+            Reason::Demand { demand: size.demand, capacity: size.capacity }
+        };
+        (whole(size.workers), reason)
+    });
     if starved {
         return (current.max(1).saturating_mul(bounds::GROWTH), Reason::Starved { wait: clear.wait });
     }

@@ -84,7 +84,7 @@ impl Observer {
         let stale_after = self.stale_after_ms;
         let runs = self.runs.iter_mut().map(|run| run.window(now_ms, stale_after)).collect();
         self.runs.retain(|run| now_ms.saturating_sub(run.heard_ms()) < FORGET_MS);
-        Signals { fleet, workers, runs, unanswered: None }
+        Signals { fleet, workers, runs, unanswered: None, in_workers: false }
     }
 
     /// Whether a report is about a stream and a plan that count, and possible at all.

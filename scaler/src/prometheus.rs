@@ -94,6 +94,41 @@ pub enum Mute {
     Future,
 }
 
+impl Mute {
+    /// All names that [`label`](Self::label) gives.
+    pub const LABELS: [&str; 11] = [
+        "down",
+        "late",
+        "refused",
+        "large",
+        "unreadable",
+        "wrong_type",
+        "empty",
+        "several",
+        "no_number",
+        "stale",
+        "future",
+    ];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Mute::Down => "down",
+            Mute::Late => "late",
+            Mute::Refused { .. } => "refused",
+            Mute::Large => "large",
+            Mute::Unreadable => "unreadable",
+            Mute::WrongType => "wrong_type",
+            Mute::Empty => "empty",
+            Mute::Several { .. } => "several",
+            Mute::NoNumber => "no_number",
+            Mute::Stale { .. } => "stale",
+            Mute::Future => "future",
+        }
+    }
+}
+
 impl fmt::Display for Mute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -131,17 +166,39 @@ impl fmt::Display for Unanswered {
     }
 }
 
+/// The numbers of one window, for whoever keeps them between answers and decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Numbers {
+    /// Of [`Answers::wait`].
+    pub wait: Result<f64, Mute>,
+    /// Of [`Answers::fill`].
+    pub fill: Result<f64, Mute>,
+    /// Of [`Answers::desired`].
+    pub desired: Option<Result<f64, Mute>>,
+}
+
+/// Reads what came back.
+fn read(answers: &Answers<'_>, now_ms: u64, stale_after_ms: u64) -> Numbers {
+    let of = |answer: &Answer<'_>| number(answer, now_ms, stale_after_ms);
+    Numbers { wait: of(&answers.wait), fill: of(&answers.fill), desired: answers.desired.as_ref().map(of) }
+}
+
 /// The signals of a window; when an answer is of no use, [`Signals::unanswered`] says which.
 #[must_use]
 pub fn window(spec: &ScalingSpec, fleet: Fleet, answers: &Answers<'_>, now_ms: u64) -> Signals {
-    let stale_after = spec.reports.stale_after_ms;
-    let ask = |query: &str, answer: &Answer<'_>| {
-        number(answer, now_ms, stale_after).map_err(|why| Unanswered { query: query.into(), why })
+    signals(spec, fleet, &read(answers, now_ms, spec.reports.stale_after_ms))
+}
+
+/// The same of numbers that were read before.
+#[must_use]
+pub fn signals(spec: &ScalingSpec, fleet: Fleet, numbers: &Numbers) -> Signals {
+    let of = |query: &str, number: &Result<f64, Mute>| {
+        number.clone().map_err(|why| Unanswered { query: query.into(), why })
     };
     let read = || {
-        let (wait, fill) = (ask("wait", &answers.wait)?, ask("fill", &answers.fill)?);
-        let Some(desired) = &answers.desired else { return Ok((wait, fill, None)) };
-        let desired = ask("desired", desired)?;
+        let (wait, fill) = (of("wait", &numbers.wait)?, of("fill", &numbers.fill)?);
+        let Some(desired) = &numbers.desired else { return Ok((wait, fill, None)) };
+        let desired = of("desired", desired)?;
         if !(0.0..=MOST_WORKERS).contains(&desired) {
             return Err(Unanswered { query: "desired".into(), why: Mute::NoNumber });
         }
@@ -172,6 +229,7 @@ pub fn window(spec: &ScalingSpec, fleet: Fleet, answers: &Answers<'_>, now_ms: u
                 demand: desired,
             }],
             unanswered: None,
+            in_workers: true,
         },
     }
 }

@@ -30,6 +30,11 @@ pub enum Reason {
         /// Samples a second of one busy worker.
         capacity: f64,
     },
+    /// A query asks for more.
+    Desired {
+        /// Workers that would do at the load they are planned for.
+        workers: f64,
+    },
     /// Ranks have waited nearly all the time and made no step that arithmetic could begin from.
     Starved {
         /// Longest wait, 0..1.
@@ -111,12 +116,13 @@ pub enum Reason {
 
 impl Reason {
     /// All names that [`label`](Self::label) gives.
-    pub const LABELS: [&str; 18] = [
+    pub const LABELS: [&str; 19] = [
         "Undecided",
         "FirstSize",
         "Watching",
         "Enough",
         "Demand",
+        "Desired",
         "Starved",
         "Hungry",
         "Sated",
@@ -141,6 +147,7 @@ impl Reason {
             Reason::Watching => "Watching",
             Reason::Enough { .. } => "Enough",
             Reason::Demand { .. } => "Demand",
+            Reason::Desired { .. } => "Desired",
             Reason::Starved { .. } => "Starved",
             Reason::Hungry { .. } => "Hungry",
             Reason::Sated { .. } => "Sated",
@@ -189,6 +196,9 @@ impl fmt::Display for Reason {
                 f,
                 "trainings could use {demand:.0} samples/s and a busy worker makes {capacity:.0}; this is with headroom"
             ),
+            Reason::Desired { workers } => {
+                write!(f, "Prometheus says that {workers:.1} workers would do; this is with headroom")
+            }
             Reason::Starved { wait } => {
                 write!(
                     f,

@@ -13,6 +13,8 @@ pub struct Signals {
     pub runs: Vec<Run>,
     /// The signals come from Prometheus, and a query gave no number: nothing else counts then.
     pub unanswered: Option<Unanswered>,
+    /// Demand and capacity are counted in workers at the planned load, not in samples a second.
+    pub in_workers: bool,
 }
 
 /// The fleet as it is wanted and as it is.

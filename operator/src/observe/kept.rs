@@ -1,8 +1,11 @@
 //! What is kept of objects that are written by this operator.
 
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::Resource;
 
+use crate::types::DataPipeline;
 use crate::validate::short_hash;
 
 /// The longest text of a ConfigMap that is kept whole: what one decision on the size leaves to the next, which with the most runs and
@@ -20,6 +23,22 @@ pub fn shortened(text: String) -> String {
 pub fn trimmed_map(map: ConfigMap) -> ConfigMap {
     let data = map.data.map(|data| data.into_iter().map(|(key, text)| (key, shortened(text))).collect());
     trimmed(ConfigMap { data, binary_data: None, ..map })
+}
+
+/// What is kept of a template that was kept: its text, which as a tree takes five times as much.
+#[must_use]
+pub fn trimmed_revision(revision: ControllerRevision) -> ControllerRevision {
+    let data = revision.data.map(|data| RawExtension(data.0.to_string().into()));
+    trimmed(ControllerRevision { data, ..revision })
+}
+
+/// What is kept of a pipeline: not the copy of itself that `kubectl apply` leaves in it.
+#[must_use]
+pub fn trimmed_pipeline(mut pipeline: DataPipeline) -> DataPipeline {
+    if let Some(annotations) = &mut pipeline.metadata.annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+    trimmed(pipeline)
 }
 
 /// What is kept of other objects: not who wrote which field.

@@ -26,7 +26,7 @@ use crate::desired::PIPELINE;
 use crate::validate::Key;
 
 pub use caches::Caches;
-pub use kept::{shortened, trimmed, trimmed_map};
+pub use kept::{shortened, trimmed, trimmed_map, trimmed_pipeline, trimmed_revision};
 pub use pod::{Trouble, TroubleKind, WorkerPod};
 
 /// What can be watched: objects of namespaces.

@@ -1,12 +1,14 @@
 //! The size of a pipeline that the operator scales: looked at before anything is applied, kept with it, told afterwards.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Resource as _;
 
 use super::{Context, Now, Observed};
 use crate::apply::{Applier, ApplyError};
 use crate::desired::{Names, metadata};
-use crate::scale::{STATE, Scaled, Sight};
+use crate::scale::{SIGNAL, STATE, Scaled, Sight};
 use crate::size::count;
 use crate::status::{self, Edge};
 use crate::types::{DataPipeline, DataPipelineStatus};
@@ -28,12 +30,14 @@ impl Context {
         let deployment = observed.deployment.as_deref();
         let wanted = deployment.and_then(|deployment| deployment.spec.as_ref()?.replicas);
         let ready = observed.pods.iter().filter(|pod| pod.serves()).count();
+        let heard = pipeline.signal.as_ref().and_then(|server| self.queries.heard(&pipeline.key, server));
         let sight = Sight {
             wanted,
             ready: count(ready),
             rollout: deployment.is_some_and(status::is_replacing),
             answers: &observed.seen,
             agreed: observed.recorded.as_ref(),
+            heard: heard.as_ref(),
             kept: observed.scaling.as_deref(),
         };
         let scaled = self.scalers.look(pipeline, &spec, &sight, now.instant, now.since_1970());
@@ -73,9 +77,11 @@ impl Context {
         scaled: &Scaled,
     ) -> Result<(), ApplyError> {
         let Some(state) = &scaled.keep else { return Ok(()) };
+        let mut data = BTreeMap::from([(STATE.to_owned(), state.clone())]);
+        data.extend(pipeline.signal.clone().map(|signal| (SIGNAL.to_owned(), signal)));
         let map = ConfigMap {
             metadata: metadata(pipeline, &Names::of(&pipeline.key.name).scaling),
-            data: Some([(STATE.to_owned(), state.clone())].into()),
+            data: Some(data),
             ..ConfigMap::default()
         };
         applier.one(&map, &self.caches.maps).await?;

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use feedmill_protocol::report::KeptReport;
+use feedmill_scaler::prometheus::{Mute, Numbers};
 use serde_json::json;
 
 use super::*;
@@ -29,8 +30,10 @@ struct World {
     kept: Option<ConfigMap>,
     /// The share of its time that the training's only rank waits while there are too few workers; none when nobody trains.
     wait: Option<f64>,
+    /// What Prometheus says, of a pipeline that names it.
+    heard: Option<Numbers>,
     /// Whether what it reports arrives.
-    heard: bool,
+    arrives: bool,
     waited_ms: u64,
     computed_ms: u64,
     samples: u64,
@@ -50,7 +53,8 @@ impl World {
             workers,
             kept: None,
             wait: None,
-            heard: true,
+            heard: None,
+            arrives: true,
             waited_ms: 0,
             computed_ms: 0,
             samples: 0,
@@ -66,7 +70,7 @@ impl World {
             status.batches = self.samples;
             status.busy_ms = self.seconds * 1000;
             status.work_ahead = 8;
-            if number == 0 && self.wait.is_some() && self.heard {
+            if number == 0 && self.wait.is_some() && self.arrives {
                 status.reports = vec![self.report()];
             }
             (status.worker.clone(), seen(now, Ok(status)))
@@ -96,8 +100,9 @@ impl World {
         }
         let scaled = self.seen();
         if let Some(text) = &scaled.keep {
-            let data = Some(BTreeMap::from([(STATE.to_owned(), text.clone())]));
-            self.kept = Some(ConfigMap { data, ..ConfigMap::default() });
+            let mut data = BTreeMap::from([(STATE.to_owned(), text.clone())]);
+            data.extend(self.pipeline.signal.clone().map(|signal| (SIGNAL.to_owned(), signal)));
+            self.kept = Some(ConfigMap { data: Some(data), ..ConfigMap::default() });
             self.scalers.kept(&self.pipeline.key);
         }
         self.workers = scaled.workers;
@@ -112,12 +117,14 @@ impl World {
     fn seen(&self) -> Scaled {
         let now = self.begin + Duration::from_secs(self.seconds);
         let answers = self.answers(now);
+        let heard = self.heard.clone().map(|numbers| Heard::new("main", now, numbers));
         let sight = Sight {
             wanted: (self.workers > 0).then_some(self.workers),
             ready: self.workers,
             rollout: false,
             answers: &answers,
             agreed: Some(&self.agreed),
+            heard: heard.as_ref(),
             kept: self.kept.as_ref(),
         };
         let spec = self.pipeline.scaling.clone().unwrap();
@@ -172,7 +179,7 @@ fn reports_that_are_lost_freeze_the_size_and_say_so() {
     let mut world = World::new(2);
     world.wait = Some(0.8);
     world.looks(9);
-    world.heard = false;
+    world.arrives = false;
     let sizes = world.looks(12);
     assert_eq!(sizes, [8; 12]);
     assert_eq!(world.seen().reason.label(), "ReportsLost");
@@ -196,6 +203,7 @@ fn workers_that_do_not_answer_are_lost_ones_and_nothing_shrinks() {
             rollout: false,
             answers: &answers,
             agreed: Some(&world.agreed),
+            heard: None,
             kept: None,
         };
         world.scalers.look(&world.pipeline, &spec, &sight, now, START + (world.seconds + later) * 1000)
@@ -225,7 +233,7 @@ fn another_leader_knows_what_was_learnt() {
     world.looks(9);
     world.scalers = Scalers::default();
     // Nobody reports to the new one: it knows that somebody did.
-    world.heard = false;
+    world.arrives = false;
     world.looks(4);
     assert_eq!(world.seen().reason.label(), "ReportsLost");
     world.kept = None;
@@ -281,4 +289,83 @@ fn the_state_is_written_with_each_size_and_else_once_a_minute() {
     world.wait = Some(0.0);
     let writes = (0..60).filter(|_| world.look().keep.is_some()).count();
     assert!((5..=7).contains(&writes), "{writes} in five minutes");
+}
+
+/// A fleet whose pipeline names a server that says this.
+fn asking(workers: i32, wait: f64, fill: f64, desired: f64) -> World {
+    let mut world = World::new(workers);
+    world.pipeline = pipeline(&SCALED.replace('}', ", signal: {prometheus: main}}"));
+    world.heard = Some(Numbers { wait: Ok(wait), fill: Ok(fill), desired: Some(Ok(desired)) });
+    world
+}
+
+#[test]
+fn what_prometheus_says_counts_instead_of_reports() {
+    let mut world = asking(4, 0.3, 0.1, 10.0);
+    // Ranks report that nobody waits.
+    world.wait = Some(0.0);
+    let sizes = world.looks(5);
+    assert_eq!((sizes[0], sizes[4]), (4, 12), "{sizes:?}");
+    let scaled = world.seen();
+    let words = "Prometheus says that 10.0 workers would do; this is with headroom";
+    let told = world.kept.as_ref().and_then(|map| map.data.as_ref()?.get(SIGNAL).cloned());
+    assert_eq!((scaled.workers, told.as_deref()), (12, Some("main")));
+    let mut again = asking(4, 0.3, 0.1, 10.0);
+    again.looks(2);
+    assert_eq!(again.look().reason.to_string(), words);
+}
+
+#[test]
+fn a_query_in_vain_changes_nothing_and_then_the_fallback_counts() {
+    for why in
+        [Mute::Down, Mute::Late, Mute::Empty, Mute::NoNumber, Mute::Stale { age_ms: 60_000 }, Mute::Large]
+    {
+        let mut world = asking(6, 0.0, 1.0, 4.0);
+        let spec =
+            "reports: {failureThreshold: 4, fallback: {behavior: CurrentReplicasIfHigher, replicas: 9}}";
+        let lines = SCALED.replace('}', &format!(", signal: {{prometheus: main}}, {spec}}}"));
+        world.pipeline = pipeline(&lines);
+        world.looks(4);
+        world.heard = Some(Numbers { fill: Err(why.clone()), ..world.heard.clone().unwrap() });
+        // Windows are of two looks.
+        assert_eq!(world.looks(6), [6; 6], "{why:?}");
+        let reason = world.seen().reason;
+        let words =
+            format!("the query for fill was in vain: Prometheus {why}, for 3 windows: the size is frozen");
+        assert_eq!((reason.label(), reason.to_string()), ("ReportsLost", words));
+        assert_eq!(world.looks(2).last(), Some(&9), "{why:?}");
+        assert_eq!(world.seen().reason.label(), "Fallback");
+    }
+}
+
+#[test]
+fn who_has_not_been_asked_yet_is_waited_for() {
+    let mut world = asking(6, 0.0, 1.0, 4.0);
+    let heard = world.heard.take();
+    for _ in 0..3 {
+        let scaled = world.look();
+        assert_eq!((scaled.workers, scaled.fresh, scaled.reason), (6, false, Reason::Watching));
+        assert_eq!(scaled.next, SOON);
+    }
+    world.heard = heard;
+    assert!(world.look().fresh);
+}
+
+#[test]
+fn what_one_signal_taught_means_nothing_to_another() {
+    let mut world = World::new(2);
+    world.wait = Some(0.8);
+    world.looks(9);
+    assert_eq!(world.workers, 8);
+    // Capacities in samples a second would make 1000 workers of 10, or one.
+    let asked = asking(8, 0.3, 0.1, 10.0);
+    (world.pipeline, world.heard) = (asked.pipeline, asked.heard);
+    let sizes = world.looks(6);
+    assert_eq!((sizes[0], sizes[5]), (8, 12), "{sizes:?}");
+    // Nor to another leader, which finds what was kept.
+    let kept = world.kept.clone();
+    let mut other = World::new(12);
+    (other.kept, other.wait) = (kept, Some(0.8));
+    assert_eq!(other.look().reason, Reason::Watching);
+    assert!(other.looks(8).iter().all(|size| *size == 12));
 }

@@ -20,6 +20,9 @@ pub struct AutoscalingSpec {
     /// Most workers.
     #[schemars(range(min = 1, max = MAX_WORKERS))]
     pub max_replicas: i32,
+    /// What mode Internal listens to; absent: to what ranks report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<SignalSpec>,
     /// What mode Internal aims at.
     #[serde(default)]
     pub target: TargetSpec,
@@ -30,6 +33,15 @@ pub struct AutoscalingSpec {
     #[serde(default = "half_an_hour")]
     #[schemars(range(min = 60, max = 604_800))]
     pub idle_after_seconds: i32,
+}
+
+/// What mode Internal listens to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SignalSpec {
+    /// The name of a Prometheus server that the operator was given with its queries; they count instead of reports.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[-a-z0-9]+$"))]
+    pub prometheus: String,
 }
 
 /// What mode Internal aims at.
@@ -87,7 +99,7 @@ impl Default for ReportsSpec {
 pub struct FallbackSpec {
     /// What is kept.
     pub behavior: FallbackBehavior,
-    /// At least so many, with CurrentReplicasIfHigher.
+    /// At least so many, with CurrentReplicasIfHigher; absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = MAX_WORKERS))]
     pub replicas: Option<i32>,

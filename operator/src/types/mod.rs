@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use autoscaling::{
-    AutoscalingMode, AutoscalingSpec, FallbackBehavior, FallbackSpec, ReportsSpec, TargetSpec,
+    AutoscalingMode, AutoscalingSpec, FallbackBehavior, FallbackSpec, ReportsSpec, SignalSpec, TargetSpec,
 };
 pub use placement::{GpuNodes, PlacementSpec, SpreadMode, SpreadSpec, WhenUnsatisfiable};
 pub use status::{DataPipelineStatus, PlacementStatus, ScalingStatus};

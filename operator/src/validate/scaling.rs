@@ -40,7 +40,12 @@ pub(super) fn internal(scaling: &AutoscalingSpec, first: i32, errors: &mut Vec<F
     }
     let reports = &scaling.reports;
     let fallback = match (reports.fallback.behavior, reports.fallback.replicas) {
-        (FallbackBehavior::CurrentReplicas, _) => Fallback::CurrentReplicas,
+        (FallbackBehavior::CurrentReplicas, None) => Fallback::CurrentReplicas,
+        (FallbackBehavior::CurrentReplicas, Some(_)) => {
+            let reason = "does nothing without behavior CurrentReplicasIfHigher; write that beside it, or leave both out";
+            errors.push(wrong("spec.autoscaling.reports.fallback.replicas", reason));
+            Fallback::CurrentReplicas
+        }
         (FallbackBehavior::CurrentReplicasIfHigher, Some(least)) => {
             Fallback::CurrentReplicasIfHigher(count(least))
         }
@@ -68,6 +73,17 @@ pub(super) fn internal(scaling: &AutoscalingSpec, first: i32, errors: &mut Vec<F
         idle_after_ms: u64::from(count(scaling.idle_after_seconds)) * 1000,
         timing: Timing::default(),
     }
+}
+
+/// Whom the operator asks instead of listening to reports.
+pub(super) fn signal(scaling: Option<&AutoscalingSpec>, errors: &mut Vec<FieldError>) -> Option<String> {
+    let scaling = scaling?;
+    let signal = scaling.signal.as_ref()?;
+    if scaling.mode != AutoscalingMode::Internal {
+        let reason = "must be absent unless mode is Internal: nothing else listens to it";
+        errors.push(wrong("spec.autoscaling.signal", reason));
+    }
+    Some(signal.prometheus.clone())
 }
 
 fn is_zero(number: &IntOrString) -> bool {

@@ -53,6 +53,14 @@ fn contradictions_name_their_field() {
             "spec.autoscaling.reports.fallback.replicas",
         ),
         (
+            "autoscaling: {mode: Internal, maxReplicas: 2, reports: {fallback: {replicas: 16}}}",
+            "spec.autoscaling.reports.fallback.replicas",
+        ),
+        (
+            "autoscaling: {mode: External, maxReplicas: 2, signal: {prometheus: main}}",
+            "spec.autoscaling.signal",
+        ),
+        (
             "placement: {spread: {mode: OnePerNode}}\nupdateStrategy: {maxSurge: 1}",
             "spec.updateStrategy.maxSurge",
         ),

@@ -606,6 +606,7 @@ prop_compose! {
             workers: Workers { asked, answered, served, pulled, capacity, utilization },
             runs,
             unanswered,
+            in_workers: served % 2 == 0,
         }
     }
 }

@@ -67,6 +67,7 @@ fn everything_else_is_named() {
         (plain[..plain.len() - 3].into(), Mute::Unreadable),
         (large, Mute::Large),
     ] {
+        assert!(Mute::LABELS.contains(&why.label()), "{why:?}");
         assert_eq!(number(&said(&body), NOW, STALE), Err(why), "{:.200}", body);
     }
     let refused = Answer::Said { status: 503, body: plain.as_bytes() };
@@ -125,7 +126,11 @@ fn sizes(decisions: &[Decision]) -> Vec<u32> {
 fn a_desired_size_is_followed_with_the_margin_on_top() {
     let mut asked = Asked::new(4);
     // 1.15 * 10
-    assert_eq!(sizes(&asked.live(3, "0.3", "0.1", Some("10"))), [4, 12, 12]);
+    let decisions = asked.live(3, "0.3", "0.1", Some("10"));
+    assert_eq!(sizes(&decisions), [4, 12, 12]);
+    // In words of its own: nobody has said anything of samples.
+    let words = "Prometheus says that 10.0 workers would do; this is with headroom";
+    assert_eq!((decisions[1].reason.label(), decisions[1].reason.to_string()), ("Desired", words.to_owned()));
     // Full queues for five minutes: down to what is desired, by trying.
     let later = asked.live(200, "0", "1", Some("10"));
     assert_eq!(later.last().map(|decision| decision.replicas), Some(10));
