@@ -1,19 +1,108 @@
-"""Takes what a loader's source and access are, gives the fleet it reads from."""
+"""Takes what a loader's source and access are, gives the fleet it reads from, and starts this machine's own workers for it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from . import _feedmill
+from .errors import WorkersFailed, WorkersUnreachable
 from .nodes import NodeWorkers
+from .settings import is_fleet
 
 #: The environment variable that names the socket of this node's agent.
 AGENT_VARIABLE = "FEEDMILL_AGENT"
 
+Source = str | os.PathLike[str] | Sequence[str]
+
+Answer = TypeVar("Answer")
+
+
+class Workers:
+    """A loader's hold on the workers it reads from: those that its source names, or this machine's, which are started when they
+    are asked first."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        timeout: float,
+        verify: bool,
+        token: str | None,
+        token_file: str | os.PathLike[str] | None,
+        ca_file: str | os.PathLike[str] | None,
+        count: int,
+        threads: int | None,
+    ) -> None:
+        self._source, self._timeout, self._verify = source, timeout, verify
+        self._token = token
+        self._token_file = None if token_file is None else os.fspath(token_file)
+        self._ca_file = None if ca_file is None else os.fspath(ca_file)
+        self._count, self._threads = count, threads
+        self._fleet: _feedmill.Fleet | None = None
+        #: After those who read its list of workers: that is how they are forgotten.
+        self.node: NodeWorkers | None = None
+        #: What the fleet counted, when it is let go.
+        self._asked_before: dict[str, int] = {}
+
+    def fleet(self, run: str) -> _feedmill.Fleet:
+        """The fleet, the same one each time."""
+        if self._fleet is None:
+            if self.node is None and not is_fleet(self._source):
+                file = os.fspath(self._source)  # type: ignore[arg-type]
+                self.node = NodeWorkers(file, run=run, count=self._count, threads=self._threads)
+            self._fleet = connect(
+                self._source,
+                self.node,
+                run,
+                self._timeout,
+                self._verify,
+                self._token,
+                self._token_file,
+                self._ca_file,
+            )
+        return self._fleet
+
+    def asked(self, what: Callable[[], Answer]) -> Answer:
+        """What workers answer; WorkersFailed where it is this machine's own that died under the question."""
+        try:
+            return what()
+        except WorkersUnreachable as error:
+            trouble = None if self.node is None else self.node.trouble(self._timeout)
+            if trouble is None:
+                raise
+            raise WorkersFailed(
+                f"{error}; {trouble}", rank=error.rank, stream=error.stream, range=error.range, worker=error.worker, reason=trouble
+            ) from error
+
+    def stats(self) -> dict[str, int]:
+        """What the fleet counted; nothing before it was asked for."""
+        return self._fleet.stats() if self._fleet is not None else self._asked_before
+
+    def agent(self) -> tuple[int, int, int]:
+        """Of an agent's memory: bytes lent, this process's share, batches copied out of it."""
+        agent = self._fleet.agent() if self._fleet is not None else None
+        return agent or (0, 0, 0)
+
+    def hand_over(self) -> NodeWorkers | None:
+        """This machine's workers, which somebody else holds from now on."""
+        node, self.node = self.node, None
+        return node
+
+    def let_go(self) -> None:
+        """Lets go of this machine's workers."""
+        if self.node is None:
+            return
+        # Who reads the list of workers goes before it does.
+        if self._fleet is not None:
+            self._asked_before, self._fleet = self._fleet.stats(), None
+        self.node.close()
+        self.node = None
+
 
 def connect(
-    source: str | os.PathLike[str] | Sequence[str],
+    source: Source,
     node: NodeWorkers | None,
     run: str,
     timeout: float,

@@ -269,7 +269,7 @@ class _EvalBatches:
             for batch in loader:
                 yield batch.torch(**self._tensors)
             # This machine's workers stay for the next evaluation, as long as the trainer.
-            node, loader._node = loader._node, None
+            node = loader._workers.hand_over()
             if node is not None:
                 self._trainer._feedmill_workers = node
 

@@ -23,6 +23,24 @@ class Ledger:
         #: Lines that could not be written.
         self.lost = 0
         self._file: int | None = None
+        #: The line of the step that the rank is within.
+        self._step: dict[str, Any] | None = None
+
+    def add(self, loader: Loader, batch: Batch, waited: float) -> None:
+        """One micro batch, before it is handed out."""
+        if self._step is None:
+            self._step = new_step(loader, batch)
+        add(self._step, batch, waited)
+
+    def finish_step(self) -> None:
+        """Writes the step's line."""
+        if self._step is not None:
+            self.write(self._step)
+        self._step = None
+
+    def leave_step(self) -> None:
+        """Forgets a step that the rank goes away from."""
+        self._step = None
 
     def write(self, line: dict[str, Any]) -> None:
         data = (json.dumps(line) + "\n").encode()

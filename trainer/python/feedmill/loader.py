@@ -6,35 +6,23 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from . import _feedmill, ledger as ledgers
-from .bad_rows import BadRows
+from . import _feedmill, state as states
+from .account import Account
 from .batch import ENDS, SELECTABLE, Batch, known_model
-from .errors import ConfigError, FeedmillError, PlanChanged, StateError, WorkersFailed, WorkersUnreachable
-from .fleet import connect
+from .course import Progress, counted_batches, with_steps
+from .errors import ConfigError, FeedmillError
+from .fleet import Workers
+from .ledger import open_ledger
 from .mesh import mesh_ranks
 from .nodes import NodeWorkers
 from .runs import run_name
-from .settings import at_least, check_file, check_ranks, checked_skips, checked_tensors, is_fleet, merged_skips, whole
-from .totals import Totals, ratio
+from .settings import at_least, at_least_if_given, check_access, check_choices, check_ranks, checked_skips, checked_tensors
+from .steps import GlobalBatch, Limits, size_at, steps_between
 
 _log = logging.getLogger("feedmill")
-
-#: Version of what state_dict returns.
-STATE_VERSION = 1
-
-#: Micro batches whose steps are known ahead, when the global batch follows a schedule: as many as a window that finds
-#: its size by itself may have.
-KNOWN_AHEAD = 1024
-
-#: A schedule that takes more steps than this to come to the end is not counted through.
-MOST_COUNTED_STEPS = 10_000_000
-
-GlobalBatch = int | Callable[[int], int]
-
-Answer = TypeVar("Answer")
 
 
 class Loader:
@@ -120,27 +108,15 @@ class Loader:
     ) -> None:
         dp_rank, dp_size = check_ranks(dp_rank, dp_size, model_parallel_size)
         micro_batch = at_least("micro_batch", micro_batch, 1)
-        window = None if window is None else at_least("window", window, 0)
+        window = at_least_if_given("window", window, 0)
         window_bytes = at_least("window_bytes", window_bytes, 1)
         consumed = at_least("consumed", consumed, 0)
-        max_steps = None if max_steps is None else at_least("max_steps", max_steps, 1)
-        max_samples = None if max_samples is None else at_least("max_samples", max_samples, 1)
+        max_steps = at_least_if_given("max_steps", max_steps, 1)
+        max_samples = at_least_if_given("max_samples", max_samples, 1)
         workers = at_least("workers", workers, 1)
-        threads = None if threads is None else at_least("threads", threads, 1)
-        if epochs is not None and not 0 < epochs < 2**53:
-            raise ConfigError(f"epochs {epochs!r} must be above 0")
-        if last_step not in ("pad", "drop"):
-            raise ConfigError(f'last_step {last_step!r} must be "pad" or "drop"')
-        if on_bad not in ("raise", "warn"):
-            raise ConfigError(f'on_bad {on_bad!r} must be "raise" or "warn"')
-        if not 0 <= max_bad <= 1:
-            raise ConfigError(f"max_bad {max_bad!r} is a share, 0 to 1")
-        if token is not None and token_file is not None:
-            raise ConfigError("token and token_file are two ways to say the same; give one of them")
-        if not is_fleet(source):
-            check_file(source)
-        if (token is not None or token_file is not None) and not is_fleet(source):
-            raise ConfigError("token goes with workers' addresses; workers of a pipeline's file get one of their own")
+        threads = at_least_if_given("threads", threads, 1)
+        check_choices(epochs, last_step, on_bad, max_bad)
+        check_access(source, token, token_file)
         self.stream = stream
         self.dp_rank = dp_rank
         self.dp_size = dp_size
@@ -151,38 +127,27 @@ class Loader:
         self.on_bad = on_bad
         self.accept_plan = accept_plan
         self._global_batch: GlobalBatch = global_batch
-        self._epochs = epochs
+        self._limits = Limits(epochs, max_steps, max_samples)
         self._skips = checked_skips(skips)
         self._tensors = checked_tensors(tensors, SELECTABLE | ENDS)
-        self._window, self._window_bytes, self._timeout = window, window_bytes, timeout
-        self._workers, self._threads = workers, threads
-        self._source = source
-        self._verify = bool(verify)
-        self._token = token
-        self._token_file = None if token_file is None else os.fspath(token_file)
-        self._ca_file = None if ca_file is None else os.fspath(ca_file)
+        self._window, self._window_bytes = window, window_bytes
+        self._puller: _feedmill.Puller | None = None
+        #: After the puller, which reads from them: that is how they are forgotten.
+        self._workers = Workers(
+            source,
+            timeout=timeout,
+            verify=bool(verify),
+            token=token,
+            token_file=token_file,
+            ca_file=ca_file,
+            count=workers,
+            threads=threads,
+        )
         #: What the checkpoint was written with.
         self._expected_plan: str | None = None
         self._plan: dict[str, Any] | None = None
-        self._fleet: _feedmill.Fleet | None = None
-        self._puller: _feedmill.Puller | None = None
-        #: After those who read its list of workers: that is how they are forgotten.
-        self._node: NodeWorkers | None = None
-        #: What the fleet counted, when it is let go.
-        self._asked_before: dict[str, int] = {}
-        self._course: _feedmill.Course | None = None
-        self._max_steps, self._max_samples = max_steps, max_samples
-        #: Samples consumed and steps taken before the course; steps are None where nobody knows them.
-        self._begin: int = consumed
-        self._begin_steps: int | None = None
-        #: Micro batches of the course that were handed out, and whole steps of them.
-        self._taken = self._stepped = 0
         #: A batch that came and was not handed out, because something was raised in its stead.
         self._held: Batch | None = None
-        self._totals = Totals()
-        self._logged = Totals()
-        self._bad_rows = BadRows(dp_rank, stream)
-        self._step: dict[str, Any] | None = None
         self._closed = self._ready = False
         #: It goes on elsewhere than it began, and nobody was told.
         self._turned = False
@@ -190,9 +155,10 @@ class Loader:
         self._ended = self._said_end = False
         # Arithmetic that does not divide is refused here, before anything is asked.
         course = self._new_course(consumed, stop=None)
-        self._adopt(course, consumed, self._known_steps(self._steps_between(0, consumed), consumed))
+        steps = self._limits.known_steps(steps_between(global_batch, 0, consumed), consumed)
+        self._progress = Progress(course, consumed, steps)
         self.run = run_name(run, dp_size)
-        self._ledger = ledgers.open_ledger(ledger, dp_rank)
+        self._account = Account(dp_rank, stream, open_ledger(ledger, dp_rank))
 
     # Making one from what a framework knows.
 
@@ -234,20 +200,16 @@ class Loader:
     def __len__(self) -> int:
         """Micro batches of this rank from here to the end. TypeError where there is no end."""
         self._open()
-        course, begun = self._course, self._taken
-        if course is None or course.end() is None:
+        progress, size = self._progress, self._global_batch
+        if progress.course.end() is None:
             raise TypeError("this loader has no length: it was given neither epochs nor max_steps nor max_samples")
-        per_wave = self.dp_size * self.micro_batch
-        if not callable(self._global_batch):
-            steps = course.steps_left(self._begin, self._global_batch) or 0
-            return max(steps * (self._global_batch // per_wave) - begun, 0)
-        counted = self._fresh_course(self._begin, self._stop(self._begin, self._begin_steps))
-        for _ in range(MOST_COUNTED_STEPS):
-            if not counted.add_step(self._size_at(counted.known_until())):
-                break
+        if callable(size):
+            stop = self._stop(progress.begin, progress.begin_steps)
+            batches = counted_batches(self._fresh_course(progress.begin, stop), size)
         else:
-            raise TypeError(f"the schedule has more than {MOST_COUNTED_STEPS:,} steps to the end; they are not counted")
-        return max((counted.known_batches() or 0) - begun, 0)
+            steps = progress.course.steps_left(progress.begin, size) or 0
+            batches = steps * (size // (self.dp_size * self.micro_batch))
+        return max(batches - progress.taken, 0)
 
     def wait_ready(self) -> None:
         """Waits until the first batch is there; checks the plan against the workers', and with the run's other ranks that
@@ -262,9 +224,9 @@ class Loader:
             return
         self._open()
         assert self._puller is not None
-        self._know_ahead()
         puller = self._puller
-        self._asked(lambda: puller.wait_ready(counted))
+        self._progress.know_ahead(puller, self._global_batch, self._window)
+        self._workers.asked(lambda: puller.wait_ready(counted))
         self._ready, self._turned = True, False
 
     def _open(self) -> None:
@@ -273,10 +235,11 @@ class Loader:
             return
         if self._closed:
             raise FeedmillError("the loader is closed")
-        fleet = self._connect()
-        plan = self._plan = self._asked(lambda: fleet.plan(self.stream, self.dp_rank))
+        fleet = self._workers.fleet(self.run)
+        plan = self._plan = self._workers.asked(lambda: fleet.plan(self.stream, self.dp_rank))
         self._check_plan(plan)
-        course = self._new_course(self._begin, self._stop(self._begin, self._begin_steps))
+        consumed, steps = self._progress.begin, self._progress.begin_steps
+        course = self._new_course(consumed, self._stop(consumed, steps))
         self._puller = _feedmill.Puller(
             fleet,
             self.stream,
@@ -288,7 +251,12 @@ class Loader:
             self._window_bytes,
             course,
         )
-        self._adopt(course, self._begin, self._begin_steps)
+        self._adopt(course, consumed, steps)
+
+    def _asked_plan(self) -> dict[str, Any]:
+        self._open()
+        assert self._plan is not None
+        return self._plan
 
     def close(self) -> None:
         """Takes back all requests; lets go of this machine's workers. The loader gives no more batches."""
@@ -297,14 +265,8 @@ class Loader:
             if self._puller is not None:
                 self._puller.close()
         finally:
-            if self._ledger is not None:
-                self._ledger.close()
-            if self._node is not None:
-                # Who reads the list of workers goes before it does.
-                if self._fleet is not None:
-                    self._asked_before, self._fleet = self._fleet.stats(), None
-                self._node.close()
-                self._node = None
+            self._account.close()
+            self._workers.let_go()
 
     def __enter__(self) -> Loader:
         return self
@@ -317,13 +279,13 @@ class Loader:
     @property
     def consumed(self) -> int:
         """Samples consumed by whole optimizer steps; within a step that of its begin."""
-        return self._begin if self._course is None else self._course.consumed_after(self._taken)
+        return self._progress.consumed
 
     @property
     def steps(self) -> int | None:
         """Optimizer steps of the whole training so far; None where that is not known: after ``seek`` to what is no whole number of
         steps of this loader's global batch."""
-        return None if self._begin_steps is None else self._begin_steps + self._stepped
+        return self._progress.steps
 
     @property
     def position(self) -> int:
@@ -335,7 +297,7 @@ class Loader:
         """True when the next batch is the first of a step."""
         if self._held is not None:
             return False
-        place = self._course.batch(self._taken) if self._course is not None else None
+        place = self._progress.next_place()
         return place is None or place[4] == 0
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
@@ -344,16 +306,10 @@ class Loader:
         A step counts as soon as its last micro batch was handed out, so call it after ``optimizer.step()``, before the
         next batch; within a step it is the step's begin. A trainer that counts by itself gives its own ``consumed``.
         """
-        self._open()
+        plan: str = self._asked_plan()["plan"]
         consumed = self.consumed if consumed is None else at_least("consumed", consumed, 0)
-        return {
-            "version": STATE_VERSION,
-            "stream": self.stream,
-            "consumed": consumed,
-            "steps": self._steps_at(consumed),
-            "skips": [list(skip) for skip in self._skips],
-            "plan": self._digest(),
-        }
+        steps = self._progress.steps_at(self._global_batch, consumed)
+        return states.written(self.stream, consumed, steps, self._skips, plan)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where a checkpoint was written, with any number of ranks, micro batch and global batch.
@@ -362,37 +318,13 @@ class Loader:
         what is no state of this stream, and where ``max_steps`` is set and the state has no steps; PlanChanged when the workers
         have another plan and ``accept_plan`` is not that.
         """
-        version = state.get("version")
-        if version != STATE_VERSION:
-            raise StateError(f"state has version {version!r}, this package reads version {STATE_VERSION}")
-        if state.get("stream") != self.stream:
-            raise StateError(f"state is of stream {state.get('stream')!r}, this loader reads {self.stream!r}")
-        consumed, plan = whole(state.get("consumed")), state.get("plan")
-        if consumed is None or consumed < 0:
-            raise StateError(f"state has consumed {state.get('consumed')!r}, which is no number of samples")
-        steps = whole(state.get("steps"))
-        if state.get("steps") is not None and (steps is None or steps < 0 or steps > consumed):
-            raise StateError(f"state has steps {state.get('steps')!r} and consumed {consumed}, which do not go together")
-        if steps is None:
-            steps = 0 if consumed == 0 else None
-            if self._max_steps is not None and steps is None:
-                raise StateError(
-                    f"state has no steps, which max_steps {self._max_steps} counts; say how many were taken: state | {{'steps': N}}"
-                )
-        if plan is not None and not isinstance(plan, str):
-            raise StateError(f"state has plan {plan!r}, which is no digest")
-        try:
-            before = checked_skips(state.get("skips", ()))
-            position = _feedmill.position_of(consumed, before)
-        except (ConfigError, TypeError, OverflowError) as error:
-            raise StateError(f"state has consumed {consumed!r} and skips {state.get('skips')!r}: {error}") from error
-        skips = merged_skips(before, self._skips, position)
+        resumed = states.resumed(state, self.stream, self._skips, self._limits.max_steps)
         old = self._skips, self._expected_plan
-        self._skips, self._expected_plan = skips, plan or self._expected_plan
+        self._skips, self._expected_plan = resumed.skips, resumed.plan or self._expected_plan
         try:
-            if plan is not None and self._plan is not None:
+            if resumed.plan is not None and self._plan is not None:
                 self._check_plan(self._plan)
-            self._turn(consumed, steps)
+            self._turn(resumed.consumed, resumed.steps)
         except BaseException:
             self._skips, self._expected_plan = old
             raise
@@ -404,8 +336,8 @@ class Loader:
         StateError where ``max_steps`` is set and that is no whole number.
         """
         consumed = at_least("consumed", consumed, 0)
-        steps = self._steps_between(0, consumed) if steps is None else at_least("steps", steps, 0)
-        self._turn(consumed, self._known_steps(steps, consumed))
+        steps = steps_between(self._global_batch, 0, consumed) if steps is None else at_least("steps", steps, 0)
+        self._turn(consumed, self._limits.known_steps(steps, consumed))
 
     def set_global_batch(self, global_batch: GlobalBatch) -> None:
         """Another global batch, or schedule, from the next step on. Only between steps; on all ranks at the same one."""
@@ -422,9 +354,7 @@ class Loader:
     def plan(self) -> dict[str, Any]:
         """Everything that decides what stands at a position, to be written beside checkpoints: {"stream", "plan" (its
         digest), "samples_per_epoch", "datasets", "facts"}. ``feedmill diff`` compares two of them."""
-        self._open()
-        assert self._plan is not None
-        plan = self._plan
+        plan = self._asked_plan()
         return {
             "stream": self.stream,
             "plan": plan["plan"],
@@ -447,18 +377,14 @@ class Loader:
     @property
     def samples_per_epoch(self) -> int:
         """N: positions of one epoch."""
-        self._open()
-        assert self._plan is not None
-        samples: int = self._plan["samples_per_epoch"]
+        samples: int = self._asked_plan()["samples_per_epoch"]
         return samples
 
     @property
     def model(self) -> dict[str, Any]:
         """What the model's processor is like: patch (side in pixels), merge (patches per side that become one token), temporal
         (frames per patch), pad_id, image_pad_id, vision_start_id, vision_end_id (token ids)."""
-        self._open()
-        assert self._plan is not None
-        facts = known_model(self._plan["model"])
+        facts = known_model(self._asked_plan()["model"])
         names = ("patch", "merge", "temporal", "pad_id", "image_pad_id", "vision_start_id", "vision_end_id")
         return {name: getattr(facts, name) for name in names}
 
@@ -471,35 +397,20 @@ class Loader:
         silent); rows, tokens, supervised, filler, bad, bytes, padding; rows_per_dataset; lent_bytes (of an
         agent's memory), copied_out (batches kept beyond the share of it); ledger_lost."""
         queue = self._puller.stats() if self._puller is not None else {}
-        asked = self._fleet.stats() if self._fleet is not None else self._asked_before
+        asked = self._workers.stats()
         if asked:
             queue |= {name: asked[name] for name in ("requests", "hedged", "silenced")}
-        totals = self._totals
-        queue |= totals.described(self._dataset_names())
+        queue |= self._account.stats(self._dataset_names(), queue.get("waited", 0.0))
         queue["consumed"] = self.consumed
-        queue["wait_ratio"] = ratio(queue.get("waited", 0.0), totals.clock)
         # Batches own their memory, unless an agent lends it; then those kept beyond this process's share are copies.
-        agent = self._fleet.agent() if self._fleet is not None else None
-        queue["lent_bytes"], _, queue["copied_out"] = agent or (0, 0, 0)
-        queue["ledger_lost"] = self._ledger.lost if self._ledger is not None else 0
+        queue["lent_bytes"], _, queue["copied_out"] = self._workers.agent()
         return queue
 
     def log(self, prefix: str = "feedmill/") -> dict[str, float]:
         """Numbers for a training's log, since the last call: wait_pct, bad_rows, padding_pct, supervised_pct,
         rows/<data set>; and consumed."""
-        now, then = self._totals.copy(), self._logged
-        now.waited = self._puller.stats()["waited"] if self._puller is not None else 0.0
-        self._logged = now
-        since = now.since(then)
-        keys: dict[str, float] = {
-            "wait_pct": 100 * ratio(since.waited, since.clock),
-            "bad_rows": since.bad,
-            "padding_pct": 100 * ratio(since.cells - since.tokens, since.cells),
-            "supervised_pct": 100 * ratio(since.supervised, since.tokens),
-            "consumed": self.consumed,
-        }
-        for name, rows in zip(self._dataset_names(), since.datasets):
-            keys[f"rows/{name}"] = rows
+        waited = self._puller.stats()["waited"] if self._puller is not None else 0.0
+        keys = self._account.log(self._dataset_names(), waited, self.consumed)
         return {prefix + key: value for key, value in keys.items()}
 
     # Inside.
@@ -508,14 +419,14 @@ class Loader:
         if self._held is None:
             begun = time.monotonic()
             self._begin_reading(counted=True)
-            assert self._puller is not None and self._course is not None
-            self._know_ahead()
-            frame = self._asked(self._puller.next)
+            assert self._puller is not None
+            self._progress.know_ahead(self._puller, self._global_batch, self._window)
+            frame = self._workers.asked(self._puller.next)
             self._turned = False
-            self._totals.tick(begun)
-            place = self._course.batch(self._taken) if frame is not None else None
+            self._account.tick(begun)
+            place = self._progress.next_place() if frame is not None else None
             if frame is None or place is None:
-                if self._taken == 0:
+                if self._progress.taken == 0:
                     self._say_end("there is nothing to read from here")
                 self._ended = True
                 return None
@@ -529,141 +440,46 @@ class Loader:
                 ensure_image=self.ensure_image,
                 tensors=self._tensors,
             )
-            self._account(batch, time.monotonic() - begun)
+            self._account.add(self, batch, time.monotonic() - begun)
             self._held = batch
-        self._bad_rows.check(self._totals, self.max_bad, self.on_bad)
+        self._account.check(self.max_bad, self.on_bad)
         batch, self._held = self._held, None
-        self._taken += 1
+        self._progress.taken += 1
         if (batch.index_in_step + 1) * self.dp_size * self.micro_batch == batch.global_batch:
-            self._finish_step()
+            self._progress.stepped += 1
+            self._account.finish_step()
         return batch
 
-    def _asked(self, what: Callable[[], Answer]) -> Answer:
-        """What workers answer; WorkersFailed where it is this machine's own that died under the question."""
-        try:
-            return what()
-        except WorkersUnreachable as error:
-            trouble = None if self._node is None else self._node.trouble(self._timeout)
-            if trouble is None:
-                raise
-            raise WorkersFailed(
-                f"{error}; {trouble}", rank=error.rank, stream=error.stream, range=error.range, worker=error.worker, reason=trouble
-            ) from error
-
-    def _connect(self) -> _feedmill.Fleet:
-        if self._fleet is None:
-            if self._node is None and not is_fleet(self._source):
-                file = os.fspath(self._source)  # type: ignore[arg-type]
-                self._node = NodeWorkers(file, run=self.run, count=self._workers, threads=self._threads)
-            self._fleet = connect(
-                self._source,
-                self._node,
-                self.run,
-                self._timeout,
-                self._verify,
-                self._token,
-                self._token_file,
-                self._ca_file,
-            )
-        return self._fleet
+    @property
+    def _node(self) -> NodeWorkers | None:
+        """This machine's workers, while a pipeline's file has them started."""
+        return self._workers.node
 
     def _check_plan(self, plan: Mapping[str, Any]) -> None:
-        expected, here = self._expected_plan, plan["plan"]
-        if expected is None or here in (expected, self.accept_plan):
-            return
-        raise PlanChanged(
-            f"rank {self.dp_rank}: the checkpoint was written with plan {expected} of stream {self.stream!r}, the workers have "
-            f"{here}; `feedmill diff` of the checkpoint's plan.json says what differs. To go on deliberately: "
-            f"accept_plan={here!r}",
-            rank=self.dp_rank,
-            stream=self.stream,
-            reason=f"plan {here} instead of {expected}",
-        )
-
-    def _digest(self) -> str:
-        assert self._plan is not None
-        digest: str = self._plan["plan"]
-        return digest
+        states.check_plan(plan["plan"], self._expected_plan, self.accept_plan, self.dp_rank, self.stream)
 
     def _dataset_names(self) -> list[str]:
         return list(self._plan["datasets"]) if self._plan is not None else []
 
     def _size_at(self, consumed: int | None) -> int:
-        assert consumed is not None
-        size, where = self._global_batch, ""
-        if callable(size):
-            size, where = size(consumed), f" at consumed {consumed}"
-        number = whole(size)
-        if number is None or number < 1:
-            raise ConfigError(f"global batch {size!r}{where} must be a whole number of at least 1, in samples")
-        return number
-
-    def _steps_between(self, begin: int, consumed: int) -> int | None:
-        """Steps that the global batch makes of the samples from ``begin`` to ``consumed``; None when they are no whole number."""
-        if consumed < begin:
-            return None
-        if not callable(self._global_batch):
-            steps, rest = divmod(consumed - begin, self._size_at(begin))
-            return None if rest else steps
-        steps = 0
-        while begin < consumed and steps < MOST_COUNTED_STEPS:
-            begin += self._size_at(begin)
-            steps += 1
-        return steps if begin == consumed else None
-
-    def _steps_at(self, consumed: int) -> int | None:
-        """Steps taken when so many samples are consumed."""
-        if consumed == self.consumed:
-            return self.steps
-        since = self._steps_between(self._begin, consumed)
-        return None if since is None or self._begin_steps is None else self._begin_steps + since
-
-    def _known_steps(self, steps: int | None, consumed: int) -> int | None:
-        if steps is None and self._max_steps is not None:
-            raise StateError(
-                f"{consumed} samples are no whole number of steps of this loader's global batch, so max_steps {self._max_steps} says "
-                "no end; resume with load_state_dict, or seek(consumed, steps=N)"
-            )
-        return steps
+        return size_at(self._global_batch, consumed)
 
     def _stop(self, consumed: int, steps: int | None) -> int | None:
-        """The position at which training ends, with the skips and the global batch of now, when so many samples are consumed
-        and steps taken."""
-        ends, most = [], [] if self._max_samples is None else [self._max_samples]
-        if self._max_steps is not None and steps is not None:
-            most.append(self._samples_after(max(self._max_steps - steps, 0), consumed))
-        if self._epochs is not None:
-            assert self._plan is not None
-            ends.append(round(self._epochs * self._plan["samples_per_epoch"]))
-        for samples in most:
-            ends.append(_feedmill.position_of(samples - 1, self._skips) + 1 if samples else 0)
-        return min(ends, default=None)
-
-    def _samples_after(self, steps: int, consumed: int) -> int:
-        """Samples consumed when so many steps more have been taken."""
-        if not callable(self._global_batch):
-            return consumed + steps * self._size_at(consumed)
-        for _ in range(steps):
-            consumed += self._size_at(consumed)
-        return consumed
+        """The position at which training ends, as :meth:`Limits.stop` says it of this loader."""
+        samples = None if self._plan is None else self._plan["samples_per_epoch"]
+        return self._limits.stop(self._global_batch, self._skips, samples, consumed, steps)
 
     def _fresh_course(self, consumed: int, stop: int | None) -> _feedmill.Course:
         drop_last = self.last_step == "drop"
         return _feedmill.Course(self.dp_size, self.dp_rank, self.micro_batch, consumed, self._skips, stop, drop_last)
 
     def _new_course(self, consumed: int, stop: int | None) -> _feedmill.Course:
-        course = self._fresh_course(consumed, stop)
-        if callable(self._global_batch):
-            # The first step says whether the schedule divides.
-            course.add_step(self._size_at(consumed))
-        else:
-            course.go_on(self._size_at(consumed))
-        return course
+        return with_steps(self._fresh_course(consumed, stop), self._global_batch, consumed)
 
     def _adopt(self, course: _feedmill.Course, consumed: int, steps: int | None) -> None:
-        self._course, self._begin, self._begin_steps = course, consumed, steps
-        self._taken = self._stepped = 0
-        self._held, self._step, self._ended = None, None, False
+        self._progress = Progress(course, consumed, steps)
+        self._held, self._ended = None, False
+        self._account.leave_step()
 
     def _turn(self, consumed: int, steps: int | None) -> None:
         course = self._new_course(consumed, stop=None if self._puller is None else self._stop(consumed, steps))
@@ -679,32 +495,6 @@ class Loader:
             return
         self._said_end = True
         _log.warning("rank %d: stream %r has come to its end at %d samples; %s", self.dp_rank, self.stream, self.consumed, what)
-
-    def _know_ahead(self) -> None:
-        """Asks the schedule for the steps that the window will need."""
-        if not callable(self._global_batch):
-            return
-        assert self._course is not None and self._puller is not None
-        needed = self._taken + max(KNOWN_AHEAD, self._window or 0) + 1
-        while (known := self._course.known_batches()) is not None and known < needed:
-            size = self._size_at(self._course.known_until())
-            if not self._course.add_step(size):
-                return
-            self._puller.add_step(size)
-
-    def _account(self, batch: Batch, waited: float) -> None:
-        self._totals.add(batch)
-        self._bad_rows.log(batch)
-        if self._ledger is not None:
-            if self._step is None:
-                self._step = ledgers.new_step(self, batch)
-            ledgers.add(self._step, batch, waited)
-
-    def _finish_step(self) -> None:
-        self._stepped += 1
-        if self._ledger is not None and self._step is not None:
-            self._ledger.write(self._step)
-        self._step = None
 
     def __getstate__(self) -> Any:
         raise TypeError(

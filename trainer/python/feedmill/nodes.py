@@ -15,24 +15,19 @@ import json
 import os
 import secrets
 import shutil
-import stat
 import subprocess
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from . import cpus
+from . import cpus, folders
 from .errors import ConfigError, FeedmillError, WorkersFailed
 from .watch import Watch
 
 #: Where the worker's program is looked for before the package's own.
 PROGRAM = "FEEDMILL_WORKER"
-
-#: Folders of runs whose ranks were killed are looked for in this many at most, when a set is started.
-MOST_SWEPT = 100
 
 
 class NodeWorkers:
@@ -48,7 +43,8 @@ class NodeWorkers:
             raise ConfigError(f"pipeline {pipeline}: {error.strerror or error}") from error
         path = os.path.abspath(pipeline)
         key = hashlib.sha256(b"\0".join([path.encode(), text, run.encode()])).hexdigest()[:24]
-        self._set = WorkerSet(path, os.path.join(_runtime_folder(), key), os.path.join(_temporary_folder(), key, "cache"), threads)
+        folder = os.path.join(folders.runtime_folder(), key)
+        self._set = WorkerSet(path, folder, os.path.join(folders.temporary_folder(), key, "cache"), threads)
         self._set.hold(count)
         # Once, and also when this is forgotten.
         self._let_go = weakref.finalize(self, self._set.let_go)
@@ -101,8 +97,8 @@ class WorkerSet:
         # Held while workers start: the other ranks of the node wait here, and then share them.
         with self.locked(make=True):
             try:
-                self._cached = _kept(self._cache)
-                if _is_held(self._folder) and self.record():
+                self._cached = folders.kept(self._cache)
+                if folders.is_held(self._folder) and self.record():
                     self._join()
                 else:
                     # Workers without a holder have read the end of their input, and are about to go.
@@ -125,8 +121,8 @@ class WorkerSet:
             self._watch.stop()
         with contextlib.suppress(OSError), self.locked():
             self._close()
-            if not _is_held(self._folder):
-                _remove(self._folder, self._cache)
+            if not folders.is_held(self._folder):
+                folders.remove(self._folder, self._cache)
         self._close()
 
     def _close(self) -> None:
@@ -150,7 +146,7 @@ class WorkerSet:
                 raise
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if _is_still(lock, self.path("lock")):
+                if folders.is_still(lock, self.path("lock")):
                     yield
                     return
             finally:
@@ -187,7 +183,7 @@ class WorkerSet:
 
     def _start(self, count: int) -> None:
         program = worker_program()
-        _sweep(os.path.dirname(self._folder), os.path.dirname(os.path.dirname(self._cache)))
+        folders.sweep(os.path.dirname(self._folder), os.path.dirname(os.path.dirname(self._cache)))
         for name in ("stdin", "workers", "workers.json"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path(name))
@@ -213,7 +209,7 @@ class WorkerSet:
                 child.kill()
                 child.wait()
             self._close()
-            _remove(self._folder, self._cache)
+            folders.remove(self._folder, self._cache)
             raise
         finally:
             os.close(reading)
@@ -334,92 +330,6 @@ def worker_program() -> str:
     if found is None:
         raise ConfigError(f"a pipeline's file needs the worker's program, which is neither in this package nor in PATH; set {PROGRAM}")
     return found
-
-
-def _runtime_folder() -> str:
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    if base and os.access(base, os.W_OK):
-        return _private(os.path.join(base, "feedmill"))
-    return _temporary_folder()
-
-
-def _temporary_folder() -> str:
-    """On disk, where there is room for copies of manifests: what XDG_RUNTIME_DIR names is memory."""
-    return _private(os.path.join(tempfile.gettempdir(), f"feedmill-{os.getuid()}"))
-
-
-def _private(folder: str) -> str:
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    about = os.lstat(folder)
-    # Somebody else's folder could hold somebody else's addresses.
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o022:
-        raise ConfigError(f"folder {folder} belongs to another user, or others may write into it")
-    return folder
-
-
-def _sweep(runtime: str, temporary: str) -> None:
-    """Takes away folders of sets whose holders were killed."""
-    with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(runtime))[:MOST_SWEPT]:
-            folder = os.path.join(runtime, name)
-            with contextlib.suppress(OSError):
-                lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    # Who has it is at work there; this set's own is had, too.
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if _is_still(lock, os.path.join(folder, "lock")) and not _is_held(folder):
-                        _remove(folder, os.path.join(temporary, name, "cache"))
-                finally:
-                    os.close(lock)
-        for name in sorted(os.listdir(temporary))[:MOST_SWEPT] if temporary != runtime else []:
-            # What XDG_RUNTIME_DIR named may be gone, or be another one.
-            cache = os.path.join(temporary, name, "cache")
-            with contextlib.suppress(OSError):
-                file = os.open(cache, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(os.path.dirname(cache), ignore_errors=True)
-                finally:
-                    os.close(file)
-
-
-def _kept(folder: str) -> int:
-    """A folder, made and shared with the set's other holders: nobody takes it away before the descriptor is closed."""
-    while True:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        try:
-            file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        fcntl.flock(file, fcntl.LOCK_SH)
-        if _is_still(file, folder):
-            return file
-        os.close(file)
-
-
-def _is_held(folder: str) -> bool:
-    """Whether a rank holds the set; under its lock."""
-    held = os.open(os.path.join(folder, "held"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(held)
-    return False
-
-
-def _remove(folder: str, cache: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(os.path.dirname(cache), ignore_errors=True)
-
-
-def _is_still(file: int, path: str) -> bool:
-    """Whether a path names an open file, and not one that was made there since."""
-    try:
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    except OSError:
-        return False
 
 
 def _reap(child: subprocess.Popen[bytes]) -> None:

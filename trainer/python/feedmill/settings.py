@@ -48,6 +48,33 @@ def at_least(name: str, value: int, least: int) -> int:
     return number
 
 
+def at_least_if_given(name: str, value: int | None, least: int) -> int | None:
+    """The same of a setting that may be None."""
+    return None if value is None else at_least(name, value, least)
+
+
+def check_choices(epochs: float | None, last_step: str, on_bad: str, max_bad: float) -> None:
+    """ConfigError for what is none of the values that these may have."""
+    if epochs is not None and not 0 < epochs < 2**53:
+        raise ConfigError(f"epochs {epochs!r} must be above 0")
+    if last_step not in ("pad", "drop"):
+        raise ConfigError(f'last_step {last_step!r} must be "pad" or "drop"')
+    if on_bad not in ("raise", "warn"):
+        raise ConfigError(f'on_bad {on_bad!r} must be "raise" or "warn"')
+    if not 0 <= max_bad <= 1:
+        raise ConfigError(f"max_bad {max_bad!r} is a share, 0 to 1")
+
+
+def check_access(source: Any, token: str | None, token_file: str | os.PathLike[str] | None) -> None:
+    """ConfigError for a source that is none, and for a token that does not go with it."""
+    if token is not None and token_file is not None:
+        raise ConfigError("token and token_file are two ways to say the same; give one of them")
+    if not is_fleet(source):
+        check_file(source)
+    if (token is not None or token_file is not None) and not is_fleet(source):
+        raise ConfigError("token goes with workers' addresses; workers of a pipeline's file get one of their own")
+
+
 def check_ranks(dp_rank: int, dp_size: int, model_parallel_size: int) -> tuple[int, int]:
     """Rank and size; ConfigError for ranks that are none, and for global ones, as far as the launcher's WORLD_SIZE shows
     them."""

@@ -62,6 +62,19 @@ class Totals:
             "rows_per_dataset": dict(zip(names, self.datasets or [0] * len(names))),
         }
 
+    def logged(self, names: Sequence[str], consumed: int) -> dict[str, float]:
+        """Numbers for a training's log."""
+        keys: dict[str, float] = {
+            "wait_pct": 100 * ratio(self.waited, self.clock),
+            "bad_rows": self.bad,
+            "padding_pct": 100 * ratio(self.cells - self.tokens, self.cells),
+            "supervised_pct": 100 * ratio(self.supervised, self.tokens),
+            "consumed": consumed,
+        }
+        for name, rows in zip(names, self.datasets):
+            keys[f"rows/{name}"] = rows
+        return keys
+
 
 def ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
