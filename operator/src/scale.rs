@@ -119,7 +119,9 @@ impl Scalers {
         scaler.listen_to(streams(pipeline, sight.agreed), spec.reports.stale_after_ms);
         scaler.take(sight, now, now_ms);
         let ends = scaler.window_ends <= now;
-        let fresh = ends && (scaler.signal.is_none() || sight.heard.is_some());
+        // A first size needs no signal.
+        let is_known = scaler.signal.is_none() || sight.heard.is_some();
+        let fresh = ends && (is_known || sight.wanted.is_none_or(|wanted| wanted == 0));
         if fresh {
             scaler.window_ends = now + window;
             scaler.decide(spec, sight, now, now_ms);

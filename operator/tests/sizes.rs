@@ -63,3 +63,48 @@ async fn workers_of_a_pipeline_with_a_contradiction_are_counted() {
     fleet.until("one is ready", |_| fleet.object()["status"]["readyReplicas"] == 1).await;
     assert_eq!(ready(), "1");
 }
+
+/// Nobody listens on a port that was given back; in virtual time it may as well be too late to say so.
+fn silent() -> String {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    format!(r#"--prometheus=main={{"url": "http://{address}", "wait": "w", "fill": "f", "desired": "d"}}"#)
+}
+
+fn asking(server: &str) -> Value {
+    let mut spec = scaled();
+    spec["autoscaling"]["signal"] = json!({"prometheus": server});
+    spec
+}
+
+/// Windows are counted by the calendar, which no test can make virtual; what becomes of them is a matter of `scale`.
+#[tokio::test(start_paused = true)]
+async fn a_server_is_asked_and_holds_up_no_first_worker() {
+    let fleet = Fleet::given(Server::start(), &asking("main"), &[&silent()]);
+    fleet.sized(2).await;
+    fleet.tells("ScalingActive", "FirstSize").await;
+    let counted = |query: &str| {
+        let text = fleet.metrics.text().unwrap();
+        text.lines()
+            .any(|line| line.starts_with("feedmill_prometheus_queries_total{") && line.contains(query))
+    };
+    // What is counted changes nothing that a watch would tell; the clock is virtual.
+    for _ in 0..60 {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
+    assert!(counted("server=\"main\"") && !counted("result=\"answered\""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_the_operator_was_not_given_is_an_invalid_spec() {
+    let fleet = Fleet::given(Server::start(), &scaled(), &[&silent()]);
+    fleet.sized(2).await;
+    fleet.edit(|spec| spec["autoscaling"] = asking("other")["autoscaling"].clone());
+    fleet.tells("Ready", "InvalidSpec").await;
+    let conditions = fleet.object()["status"]["conditions"].to_string();
+    let words = "spec.autoscaling.signal.prometheus";
+    assert!(
+        conditions.contains(words) && conditions.contains("the operator was given: main"),
+        "{conditions}"
+    );
+    assert_eq!(fleet.replicas("fleet"), Some(2));
+}

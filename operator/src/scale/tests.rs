@@ -349,6 +349,11 @@ fn who_has_not_been_asked_yet_is_waited_for() {
     }
     world.heard = heard;
     assert!(world.look().fresh);
+    // A first size is decided at once, or the Deployment would be looked at as somebody's who wanted one worker.
+    let mut first = asking(0, 0.0, 1.0, 4.0);
+    first.heard = None;
+    let scaled = first.look();
+    assert_eq!((scaled.workers, scaled.fresh, scaled.reason), (2, true, Reason::FirstSize));
 }
 
 #[test]

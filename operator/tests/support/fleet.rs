@@ -14,8 +14,14 @@ use super::{DEPLOYMENTS, NAMESPACE, PIPELINES, PODS, Server, pipeline};
 
 /// An operator that has the lease.
 pub fn operator(server: &Server, identity: &str, metrics: &Arc<Metrics>) -> JoinHandle<()> {
+    begun(server, identity, metrics, &[])
+}
+
+/// The same with more arguments.
+fn begun(server: &Server, identity: &str, metrics: &Arc<Metrics>, more: &[&str]) -> JoinHandle<()> {
     let command = OperatorArgs::augment_args(Command::new("operator"));
     let words = ["operator", "--worker-image=worker:1", "--identity", identity, "--without-nodes"];
+    let words = words.iter().chain(more).copied();
     let settings = OperatorArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
     let (client, metrics) = (server.client(), Arc::clone(metrics));
     tokio::spawn(async move {
@@ -52,9 +58,14 @@ impl Drop for Fleet {
 impl Fleet {
     /// A pipeline of this spec on a server that may have been prepared.
     pub fn on(server: Server, spec: &Value) -> Self {
+        Self::given(server, spec, &[])
+    }
+
+    /// The same, of an operator with more arguments.
+    pub fn given(server: Server, spec: &Value, more: &[&str]) -> Self {
         server.put(PIPELINES, pipeline("fleet", spec));
         let metrics = Arc::new(Metrics::new().unwrap());
-        let operator = Some(operator(&server, "me", &metrics));
+        let operator = Some(begun(&server, "me", &metrics, more));
         Self { server, operator, metrics }
     }
 
