@@ -170,19 +170,22 @@ impl Member {
         tokio::spawn(async move {
             let begin = chance::now();
             // The first question opens a connection, which takes longer where many ranks start at once.
-            let limit = if member.watch(|watch| watch.was_heard()) { patience } else { patience * 2 };
+            let mut limit = if member.watch(|watch| watch.was_heard()) { patience } else { patience * 2 };
             let mut asked = std::pin::pin!(member.control(Method::GET, PATH_LOAD, Bytes::new()));
-            let mut answer = chance::unless_late(limit, &mut asked).await;
-            if answer.is_none() {
+            let answer = loop {
+                if let Some(answer) = chance::unless_late(limit, &mut asked).await {
+                    break answer;
+                }
                 if member.watch(|watch| watch.is_silent_since(begin)) && member.falls_silent() {
                     changed.notify_waiters();
                 }
-                answer = Some(asked.await);
-            }
+                // What is asked of it from now on is not waited for as long again.
+                limit = patience / 5;
+            };
             let now = chance::now();
             let before = member.standing("", None);
             match answer {
-                Some(Ok((status, _, bytes))) => {
+                Ok((status, _, bytes)) => {
                     member.heard();
                     if lock(&member.health).revived() {
                         tracing::info!(worker = %member.endpoint, "worker answers again");
@@ -193,10 +196,9 @@ impl Member {
                         lock(&member.load).read(now, status);
                     }
                 }
-                Some(Err(fault)) => {
+                Err(fault) => {
                     tracing::debug!(worker = %member.endpoint, reason = %fault, "worker does not say how much it has ahead");
                 }
-                None => {}
             }
             member.watch(|watch| watch.answered(now));
             if member.standing("", None) != before {

@@ -276,6 +276,24 @@ async fn a_window_that_finds_its_size_keeps_within_its_bytes() {
     }
 }
 
+/// It owed nothing when it was asked for a word, so nobody missed one; what is asked of it later must not wait until that
+/// question has failed.
+#[tokio::test]
+async fn a_worker_that_froze_while_it_owed_nothing_is_left_as_soon_as_it_owes_something() {
+    let frozen = Worker::start(|_| Act::Batch).await;
+    let well = Worker::start(|_| Act::Batch).await;
+    let fleet = Fleet::new(silence_counts(&[&frozen, &well])).unwrap();
+    let mut puller = Puller::new(fleet.clone(), puller_settings(0)).unwrap();
+    while frozen.log(|log| log.seen.is_empty() || log.load_asked == 0) {
+        read(&mut puller, 1).await;
+    }
+    frozen.freeze();
+    let asked = well.log(|log| log.load_asked);
+    well.until("more questions than patience lasts", |log| log.load_asked >= asked + 10).await;
+    read(&mut puller, 20).await;
+    assert!(fleet.stats().silenced > 0, "{:?}", fleet.stats());
+}
+
 #[tokio::test]
 async fn a_rank_asks_its_part_of_a_large_fleet() {
     let mut workers = Vec::new();

@@ -82,6 +82,10 @@ fn refuse_other_lists(
     shape: RecordShape,
     columns: &Columns,
 ) -> Result<(), RecordError> {
+    // Without its own list that is what is wrong with it.
+    if shape.list().is_some_and(|list| !columns.names(list).any(|name| is_set(fields.get(name)))) {
+        return Ok(());
+    }
     for other in RecordShape::ALL.into_iter().filter(|other| *other != shape) {
         let Some(column) = other.list() else { continue };
         for name in columns.names(column) {

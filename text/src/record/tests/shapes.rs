@@ -47,6 +47,10 @@ fn a_fault_says_in_which_message_it_is() {
     let good = json!({"role": "user", "content": "q"});
     let second = |message: Value| messages(json!({"messages": [good, message]}));
     let cases = [
+        (
+            conversations(json!({"messages": [good]})),
+            "record has another shape: there is no list under conversations",
+        ),
         (second(json!("a")), "message 1: record has another shape: a message is not an object"),
         (second(json!({"role": "gpt", "content": 1})), "message 1: record has another shape: content is"),
         (second(json!({"role": "writer", "content": "a"})), "message 1: the role is unknown"),
