@@ -235,8 +235,8 @@ class Loader:
             return
         if self._closed:
             raise FeedmillError("the loader is closed")
-        fleet = self._workers.fleet(self.run)
-        plan = self._plan = self._workers.asked(lambda: fleet.plan(self.stream, self.dp_rank))
+        fleet, plan = self._workers.plan(self.run, self.stream, self.dp_rank)
+        self._plan = plan
         self._check_plan(plan)
         consumed, steps = self._progress.begin, self._progress.begin_steps
         course = self._new_course(consumed, self._stop(consumed, steps))
