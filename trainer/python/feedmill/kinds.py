@@ -86,7 +86,8 @@ def secret(name: str, value: Any) -> str:
     if isinstance(value, str) and value:
         return value
     # Not what it is: it would stand in a log.
-    raise ConfigError(f"{name} must be a text that is not empty, and is of type {type(value).__name__}")
+    what = "is empty" if value == "" else f"is of type {type(value).__name__}"
+    raise ConfigError(f"{name} {what}; a text that is not empty is wanted, and this is no {name}")
 
 
 def path(name: str, value: Any) -> str:

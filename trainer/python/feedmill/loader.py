@@ -71,7 +71,7 @@ class Loader:
     timeout: seconds to wait for a batch before WorkersUnreachable.
     verify: hash the samples of each batch again and ask another worker where they do not have the hashes that came with
         them; for a network or memory that is not trusted.
-    workers, threads: how many worker processes a pipeline's file gets on this machine, and threads in each.
+    workers, threads: how many worker processes a pipeline's file gets on this machine, and threads in each; for nothing else.
     """
 
     def __init__(
