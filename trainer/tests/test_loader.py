@@ -462,6 +462,18 @@ class Seen(FleetCase):
         self.assertEqual(plan["facts"]["stream.seed"], 42)
         self.assertEqual((plan["samples_per_epoch"], plan["datasets"]), (SAMPLES_PER_EPOCH, ["captions", "chat"]))
 
+    def test_the_plans_folder_is_made_and_one_that_cannot_be_is_named(self) -> None:
+        # FileNotFoundError of a temporary name.
+        loader = self.loader()
+        with tempfile.TemporaryDirectory() as folder:
+            new = os.path.join(folder, "new", "checkpoint-8")
+            self.assertEqual(loader.save_plan(new), os.path.join(new, "plan.json"))
+            file = os.path.join(folder, "file")
+            with open(file, "wb"):
+                pass
+            with self.assertRaisesRegex(feedmill.FeedmillError, f"folder {file}: "):
+                loader.save_plan(file)
+
 
 class Plans(FleetCase):
     def test_another_plan_is_refused_unless_it_is_accepted(self) -> None:

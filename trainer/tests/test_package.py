@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 from pathlib import Path
 
@@ -69,6 +70,32 @@ class Imports(unittest.TestCase):
         made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         foreign = set(made.stdout.split()) - set(sys.stdlib_module_names) - {"feedmill", "numpy"}
         self.assertEqual(foreign, set())
+
+
+class Lazy(unittest.TestCase):
+    def test_what_is_for_a_framework_needs_no_second_import_and_is_imported_late(self) -> None:
+        # `feedmill.hf` was an AttributeError until somebody imported it.
+        code = """
+        import sys, types
+        import feedmill
+        names = ("torch", "transformers", "feedmill.torch", "feedmill.hf", "feedmill.megatron", "importlib.metadata")
+        assert not [name for name in names if name in sys.modules]
+        assert {"hf", "torch", "megatron", "__version__"} <= set(dir(feedmill))
+        assert isinstance(feedmill.__version__, str) and feedmill.__version__
+        assert feedmill.megatron.packed_batch
+        try:
+            feedmill.absent
+        except AttributeError as error:
+            print(error)
+        """
+        made = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+        self.assertIn("'feedmill' has no attribute 'absent'", made.stdout)
+        for name in ("hf", "torch"):
+            # Without the framework it is that which is not there.
+            try:
+                getattr(feedmill, name)
+            except ImportError as error:
+                self.assertNotIn("feedmill", str(error.name))
 
 
 class Program(unittest.TestCase):

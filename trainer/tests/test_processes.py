@@ -19,10 +19,10 @@ from typing import Any
 from unittest import mock
 
 import feedmill
-from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable, cpus
+from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable, cpus, ready
 from feedmill.nodes import NodeWorkers as WorkersOfANode
 from feedmill.nodes import worker_program
-from support import FleetCase, _direct, fleet, hashes, pipeline, until
+from support import BUCKET, FleetCase, _direct, fleet, hashes, pipeline, until
 
 RANK = """
 import logging, sys, feedmill
@@ -263,6 +263,49 @@ class NodeWorkers(unittest.TestCase):
         with fleet(1) as workers:
             served = hashes(feedmill.Loader([workers[0].url], run="fleet", **settings))
         self.assertEqual(made, served)
+
+    def test_workers_that_listen_and_then_die_end_the_waiting(self) -> None:
+        # What a pipeline names is read after the worker listens: 300 s of silence, then WorkersUnreachable.
+        empty = os.path.join(self.folder.name, "empty.jsonl")
+        with open(empty, "wb"):
+            pass
+        settings: dict[str, Any] = {"dp_rank": 0, "dp_size": 1, "global_batch": 8, "micro_batch": 4}
+        for name, text, by, words in [
+            ("missing", "captions.jsonl", "absent.jsonl", "absent.jsonl does not exist"),
+            ("empty", f"file://{BUCKET}/data/captions.jsonl", f"file://{empty}", "has no records"),
+            ("processor", "/processor/", "/no-processor/", "processor.*cannot be read"),
+        ]:
+            path = pipeline(self.folder.name, **{text: by})
+            begun = time.monotonic()
+            with self.subTest(name), feedmill.Loader(path, run=name, workers=2, threads=1, **settings) as loader:
+                with self.assertRaisesRegex(WorkersFailed, f"rank 0.*before they were ready(.|\n)*{words}") as caught:
+                    next(loader)
+                self.assertEqual((caught.exception.rank, caught.exception.stream), (0, "train"))
+                self.assertIsNone(loader._node, "the next call starts them anew")
+                # Not a claim on speed: it was the whole timeout of 300 s.
+                self.assertLess(time.monotonic() - begun, 60)
+
+    def test_what_workers_wait_for_is_said_at_the_end_of_the_timeout(self) -> None:
+        # A server that is not there is waited for, and nothing was said.
+        endpoint = {f"file://{BUCKET}/processor/": "s3://absent/processor/", "region: us-east-1": "region: us-east-1\n    endpoint: http://127.0.0.1:1"}
+        path = pipeline(self.folder.name, **endpoint)
+        keys = {"AWS_ACCESS_KEY_ID": "absent", "AWS_SECRET_ACCESS_KEY": "absent"}
+        settings: dict[str, Any] = {"dp_rank": 0, "dp_size": 1, "global_batch": 8, "micro_batch": 4, "timeout": 3.0}
+        with mock.patch.dict(os.environ, keys), mock.patch.object(ready, "SILENT", 0.0):
+            with feedmill.Loader(path, run="absent", **settings) as loader, self.assertLogs("feedmill", "WARNING") as logs:
+                with self.assertRaisesRegex(WorkersFailed, "no worker of this machine was ready within 3 s; worker 0: "):
+                    next(loader)
+        self.assertIn("no worker of this machine is ready", logs.output[0])
+
+    def test_a_set_that_was_ready_is_not_given_up_for_its_deaths(self) -> None:
+        workers = WorkersOfANode(self.path, run="was-ready")
+        self.addCleanup(workers.close)
+        self.assertIsNone(workers.await_one(60.0))
+        for _ in range(ready.LOST):
+            killed = workers.pids
+            os.kill(killed[0], signal.SIGKILL)
+            until("another worker", lambda: workers.pids != killed)
+        self.assertIsNone(workers.await_one(60.0))
 
     def test_any_rank_starts_a_dead_worker_again(self) -> None:
         ranks = [self.rank(rank, 2, 4) for rank in range(2)]

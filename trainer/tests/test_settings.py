@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import multiprocessing
 import os
+import pathlib
 import pickle
 import sys
 import types
@@ -15,6 +18,7 @@ import numpy as np
 
 import feedmill
 from feedmill import ConfigError, StateError
+from feedmill.bad_rows import BadRows
 from feedmill.runs import run_name
 
 #: Nobody listens there; nothing here may ask.
@@ -62,7 +66,81 @@ class Settings(unittest.TestCase):
         self.refused("pair", skips=[(1, 2, 3)])
         self.refused("overlap", skips=[(0, 8), (4, 12)])
         self.refused("run", run="two words")
-        self.refused("past position", consumed=2**60)
+        self.refused("positions end", consumed=2**60)
+
+    def test_every_wrong_type_is_refused_where_the_loader_is_made(self) -> None:
+        # TypeError or OverflowError, or nothing until next().
+        endless, huge = float("inf"), 2**70
+        wrong: dict[str, list[Any]] = {
+            "source": [None, 5, b"", set(), "", " ", [], [""], [5]],
+            "stream": [None, 5, ""],
+            "epochs": ["1", endless, float("nan"), 1e30, 10**400, True],
+            "last_step": [5, []],
+            "ensure_image": ["yes", None, 2],
+            "verify": ["yes", None],
+            "skips": [5, None, "ab", [5], ["ab"], [(0.5, 8)], np.int64(5), np.array(5)],
+            "tensors": [5, [5], "labels", [[]]],
+            "token": [5, "", b"secret"],
+            "token_file": [5, ""],
+            "ca_file": [5, b"x"],
+            "max_bad": ["a", float("nan"), None],
+            "on_bad": [[]],
+            "ledger": [5, ""],
+            "run": [5, ""],
+            "accept_plan": [5, ""],
+            "timeout": ["a", 0, -1, None, endless, float("nan"), 1e30],
+            "window": [2**40],
+        }
+        for name in ("dp_rank", "dp_size", "global_batch", "micro_batch", "consumed", "max_steps", "max_samples", "model_parallel_size"):
+            wrong[name] = [huge, 2**60, "8", 8.0, endless]
+        for name in ("window", "window_bytes", "workers", "threads"):
+            wrong.setdefault(name, []).extend([huge, 2**60, "8", -1])
+        from feedmill.kinds import KINDS
+
+        self.assertEqual(set(wrong), set(KINDS), "a setting that is not tried")
+        for name, values in wrong.items():
+            for value in values:
+                with self.subTest(name, value=value), self.assertRaises(ConfigError) as caught:
+                    loader(**{name: value})
+                self.assertNotIn("secret", str(caught.exception))
+        self.refused("global batch", "2**53", global_batch=lambda consumed: huge)
+
+    def test_the_table_of_kinds_has_every_setting(self) -> None:
+        from feedmill.kinds import KINDS
+
+        self.assertEqual(set(KINDS), set(inspect.signature(feedmill.Loader).parameters))
+
+    def test_other_spellings_of_good_settings_are_taken(self) -> None:
+        made = loader(
+            epochs=np.float32(1.5), ensure_image=np.bool_(True), timeout=5, max_bad=0, tensors={"labels"}, skips=np.array([[8, 16]]), window=0
+        )
+        self.assertEqual((made.ensure_image, made._skips), (True, [(8, 16)]))
+        loader(pathlib.Path("pipeline.yaml"), workers=np.int64(2), threads=1)
+
+    def test_workers_and_threads_go_with_a_pipelines_file(self) -> None:
+        # They were taken and forgotten.
+        for name in ("workers", "threads"):
+            self.refused(name, "pipeline's file", NOBODY, **{name: 2})
+        self.refused("threads", threads=0)
+        self.refused("workers", workers=0)
+
+    def test_an_end_of_training_beyond_all_positions_is_that_of_positions(self) -> None:
+        for made in (loader(max_steps=2**52), loader(max_samples=2**53)):
+            self.assertEqual(made._stop(0, 0), 2**53)
+
+    def test_a_skip_that_is_empty_or_backwards_is_said_so(self) -> None:
+        # "skips 8 must be a whole number of at least 9".
+        for skip in ((8, 8), (8, 0)):
+            self.refused(f"{skip[0]}-{skip[1]}", "its end must lie after its start", skips=[skip])
+
+    def test_what_is_no_state_at_all_is_a_state_error(self) -> None:
+        for state in (None, 5, []):
+            with self.assertRaisesRegex(StateError, type(state).__name__):
+                loader().load_state_dict(state)  # type: ignore[arg-type]
+        good = {"version": 1, "stream": "train", "consumed": 16, "skips": [], "plan": None}
+        for change in ({"consumed": 2**70}, {"skips": [[0, 2**70]]}, {"skips": 5}):
+            with self.assertRaises(StateError):
+                loader().load_state_dict(good | change)
 
     def test_ranks_are_keywords(self) -> None:
         with self.assertRaises(TypeError):
@@ -247,6 +325,22 @@ class Settings(unittest.TestCase):
     def test_a_loader_is_not_pickled(self) -> None:
         with self.assertRaisesRegex(TypeError, "IterableDataset"):
             pickle.dumps(loader())
+
+
+class BadRowsMessage(unittest.TestCase):
+    def test_it_names_the_stream_and_does_not_take_the_stand_in_for_the_bad_record(self) -> None:
+        # "record 7 of captions" was the good one.
+        rows = [
+            {"position": 4, "record": 7, "dataset": "captions", "status": "substituted", "fault": "image-missing"},
+            {"position": 5, "record": 8, "dataset": "captions", "status": "zero_loss", "fault": "image-missing"},
+        ]
+        with self.assertLogs("feedmill", logging.WARNING) as logs:
+            BadRows(0, "train").log(types.SimpleNamespace(num_bad=2, info=rows))  # type: ignore[arg-type]
+        stands_in, is_bad = logs.output
+        self.assertIn("position 4 of train: a record cannot be used (image-missing), which another one, record 7 of captions", stands_in)
+        self.assertIn("/v1/bad", stands_in)
+        self.assertIn("feedmill show FILE 4", stands_in)
+        self.assertIn("position 5 of train: record 8 of captions cannot be used", is_bad)
 
 
 class Runs(unittest.TestCase):

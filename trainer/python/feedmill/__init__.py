@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .batch import Batch
 from .errors import (
     AccessDenied,
@@ -22,6 +24,37 @@ from .errors import (
     WorkersUnreachable,
 )
 from .loader import Loader
+
+if TYPE_CHECKING:
+    from . import hf, megatron, torch
+
+    __version__: str
+else:
+
+    def __getattr__(name):
+        # What is for one framework is imported when it is first asked for, and with it, may be, that framework.
+        import importlib
+
+        if name in ("hf", "megatron", "torch"):
+            return importlib.import_module(f".{name}", __name__)
+        if name == "__version__":
+            return _version()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _version() -> str:
+    """The installed package's; "unknown" where it is not installed, but lies in a folder of PYTHONPATH."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(__name__)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "__version__", "hf", "megatron", "torch"})
+
 
 __all__ = [
     "AccessDenied",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from .batch import Batch
 from .errors import BadSamples
@@ -33,14 +34,17 @@ class BadRows:
         for row in batch.info:
             if row["fault"] is not None and self._logged < BAD_ROWS_LOGGED:
                 self._logged += 1
-                _log.warning(
-                    "position %d: the record that the order assigned cannot be used (%s); %s. `feedmill show` says more",
-                    row["position"],
-                    row["fault"],
-                    f"record {row['record']} of {row['dataset']} stands in for it"
-                    if row["status"] == "substituted"
-                    else "a row without loss stands there",
-                )
+                _log.warning("%s", self._said(row))
+
+    def _said(self, row: dict[str, Any]) -> str:
+        where, record = f"position {row['position']} of {self._stream}", f"record {row['record']} of {row['dataset']}"
+        if row["status"] != "substituted":
+            return f"{where}: {record} cannot be used ({row['fault']}); a row without loss stands there. `feedmill show` says more"
+        # A batch has the record that was read, and not the one that could not be.
+        return (
+            f"{where}: a record cannot be used ({row['fault']}), which another one, {record}, stands in for. Which one cannot is "
+            f"said by the workers' /v1/bad, or `feedmill show FILE {row['position']}`"
+        )
 
     def check(self, totals: Totals, max_bad: float, on_bad: str) -> None:
         """BadSamples, or a warning once, when more rows are bad than ``max_bad`` allows."""

@@ -68,7 +68,8 @@ class BadSamples(FeedmillError):
 
 
 class WorkersFailed(FeedmillError):
-    """Worker processes of this machine cannot be started, or ended again and again so that no batch came within ``timeout``."""
+    """Worker processes of this machine cannot be started, ended again and again before they had read their data, or so that no
+    batch came within ``timeout``."""
 
 
 class ForkError(FeedmillError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from . import _feedmill
 from .errors import WorkersFailed, WorkersUnreachable
@@ -63,6 +63,17 @@ class Workers:
                 self._ca_file,
             )
         return self._fleet
+
+    def plan(self, run: str, stream: str, rank: int) -> tuple[_feedmill.Fleet, dict[str, Any]]:
+        """The fleet, and the stream's plan as it has it. WorkersFailed where workers of this machine end before they have read
+        their data; they are let go then, and started anew by the next call."""
+        self.fleet(run)
+        trouble = None if self.node is None else self.node.await_one(self._timeout)
+        if trouble is not None:
+            self.let_go()
+            raise WorkersFailed(f"rank {rank}: {trouble}", rank=rank, stream=stream, reason=trouble)
+        fleet = self.fleet(run)
+        return fleet, self.asked(lambda: fleet.plan(stream, rank))
 
     def asked(self, what: Callable[[], Answer]) -> Answer:
         """What workers answer; WorkersFailed where it is this machine's own that died under the question."""

@@ -15,11 +15,12 @@ from .batch import ENDS, SELECTABLE, Batch, known_model
 from .course import Progress, counted_batches, with_steps
 from .errors import ConfigError, FeedmillError
 from .fleet import Workers
+from .kinds import at_least, checked
 from .ledger import open_ledger
 from .mesh import mesh_ranks
 from .nodes import NodeWorkers
 from .runs import run_name
-from .settings import at_least, at_least_if_given, check_access, check_choices, check_ranks, checked_skips, checked_tensors
+from .settings import check_access, check_own_workers, check_ranks, checked_skips, checked_tensors
 from .steps import GlobalBatch, Limits, size_at, steps_between
 
 _log = logging.getLogger("feedmill")
@@ -70,7 +71,7 @@ class Loader:
     timeout: seconds to wait for a batch before WorkersUnreachable.
     verify: hash the samples of each batch again and ask another worker where they do not have the hashes that came with
         them; for a network or memory that is not trusted.
-    workers, threads: how many worker processes a pipeline's file gets on this machine, and threads in each.
+    workers, threads: how many worker processes a pipeline's file gets on this machine, and threads in each; for nothing else.
     """
 
     def __init__(
@@ -106,42 +107,37 @@ class Loader:
         workers: int = 1,
         threads: int | None = None,
     ) -> None:
-        dp_rank, dp_size = check_ranks(dp_rank, dp_size, model_parallel_size)
-        micro_batch = at_least("micro_batch", micro_batch, 1)
-        window = at_least_if_given("window", window, 0)
-        window_bytes = at_least("window_bytes", window_bytes, 1)
-        consumed = at_least("consumed", consumed, 0)
-        max_steps = at_least_if_given("max_steps", max_steps, 1)
-        max_samples = at_least_if_given("max_samples", max_samples, 1)
-        workers = at_least("workers", workers, 1)
-        threads = at_least_if_given("threads", threads, 1)
-        check_choices(epochs, last_step, on_bad, max_bad)
-        check_access(source, token, token_file)
-        self.stream = stream
-        self.dp_rank = dp_rank
-        self.dp_size = dp_size
-        self.micro_batch = micro_batch
-        self.last_step = last_step
-        self.ensure_image = ensure_image
-        self.max_bad = max_bad
-        self.on_bad = on_bad
-        self.accept_plan = accept_plan
-        self._global_batch: GlobalBatch = global_batch
-        self._limits = Limits(epochs, max_steps, max_samples)
-        self._skips = checked_skips(skips)
-        self._tensors = checked_tensors(tensors, SELECTABLE | ENDS)
-        self._window, self._window_bytes = window, window_bytes
+        # Each as its kind has it; from here on nothing reads what was given.
+        of = checked(locals())
+        check_ranks(of["dp_rank"], of["dp_size"], of["model_parallel_size"])
+        check_access(of["source"], of["token"], of["token_file"])
+        check_own_workers(of["source"], of["workers"], of["threads"])
+        self.stream: str = of["stream"]
+        self.dp_rank: int = of["dp_rank"]
+        self.dp_size: int = of["dp_size"]
+        self.micro_batch: int = of["micro_batch"]
+        self.last_step: str = of["last_step"]
+        self.ensure_image: bool = of["ensure_image"]
+        self.max_bad: float = of["max_bad"]
+        self.on_bad: str = of["on_bad"]
+        self.accept_plan: str | None = of["accept_plan"]
+        self._global_batch: GlobalBatch = of["global_batch"]
+        self._limits = Limits(of["epochs"], of["max_steps"], of["max_samples"])
+        self._skips = checked_skips(of["skips"])
+        self._tensors = checked_tensors(of["tensors"], SELECTABLE | ENDS)
+        self._window: int | None = of["window"]
+        self._window_bytes: int = of["window_bytes"]
         self._puller: _feedmill.Puller | None = None
         #: After the puller, which reads from them: that is how they are forgotten.
         self._workers = Workers(
-            source,
-            timeout=timeout,
-            verify=bool(verify),
-            token=token,
-            token_file=token_file,
-            ca_file=ca_file,
-            count=workers,
-            threads=threads,
+            of["source"],
+            timeout=of["timeout"],
+            verify=of["verify"],
+            token=of["token"],
+            token_file=of["token_file"],
+            ca_file=of["ca_file"],
+            count=of["workers"],
+            threads=of["threads"],
         )
         #: What the checkpoint was written with.
         self._expected_plan: str | None = None
@@ -154,11 +150,12 @@ class Loader:
         #: Whether the end was come to, and whether that was said.
         self._ended = self._said_end = False
         # Arithmetic that does not divide is refused here, before anything is asked.
-        course = self._new_course(consumed, stop=None)
-        steps = self._limits.known_steps(steps_between(global_batch, 0, consumed), consumed)
-        self._progress = Progress(course, consumed, steps)
-        self.run = run_name(run, dp_size)
-        self._account = Account(dp_rank, stream, open_ledger(ledger, dp_rank))
+        begin: int = of["consumed"]
+        course = self._new_course(begin, stop=None)
+        steps = self._limits.known_steps(steps_between(self._global_batch, 0, begin), begin)
+        self._progress = Progress(course, begin, steps)
+        self.run = run_name(of["run"], self.dp_size)
+        self._account = Account(self.dp_rank, self.stream, open_ledger(of["ledger"], self.dp_rank))
 
     # Making one from what a framework knows.
 
@@ -235,8 +232,8 @@ class Loader:
             return
         if self._closed:
             raise FeedmillError("the loader is closed")
-        fleet = self._workers.fleet(self.run)
-        plan = self._plan = self._workers.asked(lambda: fleet.plan(self.stream, self.dp_rank))
+        fleet, plan = self._workers.plan(self.run, self.stream, self.dp_rank)
+        self._plan = plan
         self._check_plan(plan)
         consumed, steps = self._progress.begin, self._progress.begin_steps
         course = self._new_course(consumed, self._stop(consumed, steps))
@@ -364,14 +361,20 @@ class Loader:
         }
 
     def save_plan(self, folder: str | os.PathLike[str]) -> str:
-        """Writes plan.json into a checkpoint's folder, by one rename; returns its path."""
+        """Writes plan.json into a checkpoint's folder, which is made where there is none, by one rename; returns its path.
+        FeedmillError where that does not go."""
         path = os.path.join(folder, "plan.json")
         temporary = f"{path}.{os.getpid()}.tmp"
-        with open(temporary, "w", encoding="utf-8") as file:
-            # As the workers say it: the digest is over its facts, and the order of what is within one is part of that.
-            json.dump(self.plan(), file, indent=1)
-            file.write("\n")
-        os.replace(temporary, path)
+        plan = self.plan()
+        try:
+            os.makedirs(folder, exist_ok=True)
+            with open(temporary, "w", encoding="utf-8") as file:
+                # As the workers say it: the digest is over its facts, and the order of what is within one is part of that.
+                json.dump(plan, file, indent=1)
+                file.write("\n")
+            os.replace(temporary, path)
+        except OSError as error:
+            raise FeedmillError(f"the plan cannot be written into folder {os.fspath(folder)}: {error.strerror or error}") from error
         return path
 
     @property

@@ -24,6 +24,7 @@ from typing import Any
 
 from . import cpus, folders
 from .errors import ConfigError, FeedmillError, WorkersFailed
+from .ready import await_one
 from .watch import Watch
 
 #: Where the worker's program is looked for before the package's own.
@@ -72,6 +73,10 @@ class NodeWorkers:
     def trouble(self, seconds: float) -> str | None:
         """What was said of workers that died in the last so many seconds; None when all is well."""
         return self._set.trouble(seconds)
+
+    def await_one(self, seconds: float) -> str | None:
+        """Waits until a worker has read its data; why none will, or None."""
+        return await_one(self._set, seconds)
 
     def close(self) -> None:
         """Lets go of the workers; they end if no other rank of this machine holds them."""
@@ -184,7 +189,7 @@ class WorkerSet:
     def _start(self, count: int) -> None:
         program = worker_program()
         folders.sweep(os.path.dirname(self._folder), os.path.dirname(os.path.dirname(self._cache)))
-        for name in ("stdin", "workers", "workers.json"):
+        for name in ("stdin", "workers", "workers.json", "ready"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path(name))
         os.mkfifo(self.path("stdin"), 0o600)
@@ -257,6 +262,19 @@ class WorkerSet:
             if worker["deaths"] and time.time() - worker["died"] <= seconds:
                 return f"worker {index} of this machine ended, {worker['deaths']} times in all; at last it said: {worker['said']}"
         return None
+
+    def was_ready(self) -> bool:
+        """Whether any worker of the set has ever read its data."""
+        return os.path.exists(self.path("ready"))
+
+    def note_ready(self) -> None:
+        """Says so to those who come later, and find workers that are just being started again."""
+        with contextlib.suppress(OSError), open(self.path("ready"), "wb"):
+            pass
+
+    def said(self, index: int) -> str:
+        """What a worker's log says last."""
+        return last_lines(self._log(index))
 
     def _write_token(self) -> None:
         with contextlib.suppress(FileNotFoundError):

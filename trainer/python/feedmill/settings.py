@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from . import _feedmill
 from .errors import ConfigError, StateError
+from .kinds import at_least, whole
 
 
 def is_fleet(source: Any) -> bool:
@@ -32,39 +34,6 @@ def check_file(source: Any) -> None:
         raise ConfigError(f"{text} is no pipeline's file; workers' addresses begin with http:// or https://: http://{first}?")
 
 
-def whole(value: object) -> int | None:
-    """A whole number as Python's own, numpy's integers too; None for what is none."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-
-
-def at_least(name: str, value: int, least: int) -> int:
-    """The setting as Python's own number; ConfigError unless it is a whole one of at least ``least``."""
-    number = whole(value)
-    if number is None or number < least:
-        raise ConfigError(f"{name} {value!r} must be a whole number of at least {least}")
-    return number
-
-
-def at_least_if_given(name: str, value: int | None, least: int) -> int | None:
-    """The same of a setting that may be None."""
-    return None if value is None else at_least(name, value, least)
-
-
-def check_choices(epochs: float | None, last_step: str, on_bad: str, max_bad: float) -> None:
-    """ConfigError for what is none of the values that these may have."""
-    if epochs is not None and not 0 < epochs < 2**53:
-        raise ConfigError(f"epochs {epochs!r} must be above 0")
-    if last_step not in ("pad", "drop"):
-        raise ConfigError(f'last_step {last_step!r} must be "pad" or "drop"')
-    if on_bad not in ("raise", "warn"):
-        raise ConfigError(f'on_bad {on_bad!r} must be "raise" or "warn"')
-    if not 0 <= max_bad <= 1:
-        raise ConfigError(f"max_bad {max_bad!r} is a share, 0 to 1")
-
-
 def check_access(source: Any, token: str | None, token_file: str | os.PathLike[str] | None) -> None:
     """ConfigError for a source that is none, and for a token that does not go with it."""
     if token is not None and token_file is not None:
@@ -75,12 +44,15 @@ def check_access(source: Any, token: str | None, token_file: str | os.PathLike[s
         raise ConfigError("token goes with workers' addresses; workers of a pipeline's file get one of their own")
 
 
-def check_ranks(dp_rank: int, dp_size: int, model_parallel_size: int) -> tuple[int, int]:
-    """Rank and size; ConfigError for ranks that are none, and for global ones, as far as the launcher's WORLD_SIZE shows
-    them."""
-    dp_size = at_least("dp_size", dp_size, 1)
-    dp_rank = at_least("dp_rank", dp_rank, 0)
-    model_parallel_size = at_least("model_parallel_size", model_parallel_size, 1)
+def check_own_workers(source: Any, workers: int, threads: int | None) -> None:
+    """ConfigError for settings of this machine's workers where others are named."""
+    for name, given in (("workers", workers != 1), ("threads", threads is not None)):
+        if given and is_fleet(source):
+            raise ConfigError(f"{name} goes with a pipeline's file, for which workers are started here; {source!r} names workers that run")
+
+
+def check_ranks(dp_rank: int, dp_size: int, model_parallel_size: int) -> None:
+    """ConfigError for a rank that is none of the size, and for global ones, as far as the launcher's WORLD_SIZE shows them."""
     if dp_rank >= dp_size:
         raise ConfigError(
             f"dp_rank {dp_rank} is not below dp_size {dp_size}; is it the global rank? Ranks that share a model share a dp_rank"
@@ -91,16 +63,13 @@ def check_ranks(dp_rank: int, dp_size: int, model_parallel_size: int) -> tuple[i
             f"dp_size {dp_size} x model_parallel_size {model_parallel_size} is not WORLD_SIZE {world}; dp_size counts "
             "data-parallel ranks only, and model_parallel_size the ranks that share one (tensor x pipeline x context parallel)"
         )
-    return dp_rank, dp_size
 
 
 def checked_tensors(names: Collection[str] | None, known: Collection[str]) -> tuple[str, ...] | None:
     """Names of tensors; ConfigError for those that no batch has."""
     if names is None:
         return None
-    if isinstance(names, str):
-        raise ConfigError(f"tensors {names!r} must be a list of names")
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if not isinstance(name, str) or name not in known]
     if unknown:
         raise ConfigError(f"tensors {', '.join(map(repr, unknown))}: there is no such tensor; there are {', '.join(sorted(known))}")
     return tuple(names)
@@ -110,10 +79,12 @@ def checked_skips(stretches: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
     """Stretches (start, end) of positions, sorted; ConfigError for what is none, and for overlaps."""
     made = []
     for stretch in stretches:
-        if len(stretch) != 2:
+        # What else has a length of 2, a text, has no whole numbers in it.
+        if not isinstance(stretch, Sequence | np.ndarray) or len(stretch) != 2:
             raise ConfigError(f"skip {stretch!r} must be a pair (start, end) of positions")
-        start = at_least("skips", stretch[0], 0)
-        end = at_least("skips", stretch[1], start + 1)
+        start, end = at_least("skip's start", stretch[0], 0), at_least("skip's end", stretch[1], 0)
+        if end <= start:
+            raise ConfigError(f"skip {start}-{end}: its end must lie after its start; the end itself is not left out")
         made.append((start, end))
     made.sort()
     # Overlaps are refused where the arithmetic is.

@@ -8,7 +8,8 @@ from typing import Any
 
 from . import _feedmill
 from .errors import ConfigError, PlanChanged, StateError
-from .settings import checked_skips, merged_skips, whole
+from .kinds import whole
+from .settings import checked_skips, merged_skips
 
 #: Version of what state_dict returns.
 STATE_VERSION = 1
@@ -38,6 +39,8 @@ def written(stream: str, consumed: int, steps: int | None, skips: list[tuple[int
 
 def resumed(state: Mapping[str, Any], stream: str, own_skips: list[tuple[int, int]], max_steps: int | None) -> Resumed:
     """The state, checked; StateError for what is no state of this stream, and where ``max_steps`` has nothing to count on."""
+    if not isinstance(state, Mapping):
+        raise StateError(f"state is a {type(state).__name__}, and no dict that state_dict() returned")
     version = state.get("version")
     if version != STATE_VERSION:
         raise StateError(f"state has version {version!r}, this package reads version {STATE_VERSION}")

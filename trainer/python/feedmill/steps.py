@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from . import _feedmill
 from .errors import ConfigError, StateError
-from .settings import whole
+from .kinds import POSITION_END, whole
 
 #: A schedule that takes more steps than this to come to the end is not counted through.
 MOST_COUNTED_STEPS = 10_000_000
@@ -23,8 +23,8 @@ def size_at(global_batch: GlobalBatch, consumed: int | None) -> int:
     if callable(size):
         size, where = size(consumed), f" at consumed {consumed}"
     number = whole(size)
-    if number is None or number < 1:
-        raise ConfigError(f"global batch {size!r}{where} must be a whole number of at least 1, in samples")
+    if number is None or not 1 <= number <= POSITION_END:
+        raise ConfigError(f"global batch {size!r}{where} must be a whole number of at least 1 and at most 2**53, in samples")
     return number
 
 
@@ -83,7 +83,7 @@ class Limits:
             most.append(samples_after(global_batch, max(self.max_steps - steps, 0), consumed))
         if self.epochs is not None:
             assert samples_per_epoch is not None
-            ends.append(round(self.epochs * samples_per_epoch))
-        for samples in most:
+            ends.append(min(round(self.epochs * samples_per_epoch), POSITION_END))
+        for samples in (min(samples, POSITION_END) for samples in most):
             ends.append(_feedmill.position_of(samples - 1, skips) + 1 if samples else 0)
         return min(ends, default=None)
