@@ -1,6 +1,6 @@
 # Feedmill's commands; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites versitygw promtool helm quickstart test test-python test-cluster scenarios images cluster-build cluster-up cluster-down wheel soak ladder format lint docs screenshots sim sim-local
+.PHONY: help prerequisites versitygw promtool helm quickstart test checks test-python test-cluster scenarios images cluster-build cluster-up cluster-down wheel soak ladder format lint docs screenshots sim sim-local
 
 CARGO ?= cargo
 
@@ -30,9 +30,14 @@ quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; o
 	    --embedded-s3 quickstart=examples/quickstart/bucket \
 	    --workers 2 --ranks 4 --global-batch 32 --steps 20 --step-ms 250 --kill-worker --check
 
-test: prerequisites versitygw promtool helm format lint ## everything that must hold on one machine; needs Go for an independent S3 server and helm, installs Chromium as root where there is none
+test: prerequisites ## everything that must hold on one machine; needs Go for an independent S3 server, helm and Kubernetes, installs as root what is missing
+	@tests/cluster/ahead.sh $(MAKE) --no-print-directory checks
+
+# What `test` does while Kubernetes is built beside it. The programs of the last line are those of the first.
+checks: versitygw promtool helm format lint
 	$(CARGO) test --workspace --locked
 	tools/python-tests.sh
+	tests/cluster/test.sh --usual
 
 test-cluster: prerequisites ## the operator on a real Kubernetes of 3 nodes; needs Go, installs a container runtime as root; SCENARIOS=--usual runs fewer
 	@tests/cluster/test.sh --before tests/cluster/ahead.sh $(MAKE) --no-print-directory scenarios

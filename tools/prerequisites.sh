@@ -27,7 +27,7 @@ if [ "${1:-}" = test ]; then
     browser=${FEEDMILL_BROWSER:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable || true)}
     [ -n "$browser" ] || missing+=(chromium)
 fi
-if [ "${1:-}" = cluster ]; then
+if [ "${1:-}" = cluster ] || [ "${1:-}" = test ]; then
     # A real Kubernetes, where one can run.
     read -ra packages < <(tests/cluster/cluster packages) || true
     missing+=("${packages[@]}")
