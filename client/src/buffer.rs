@@ -10,8 +10,9 @@ use std::ops::Deref;
 use std::sync::{Mutex, TryLockError};
 
 /// Bytes kept for the next batches, in this process. A rank in step has as many batches in hand as it asks for ahead, and gives one
-/// back for each that comes, so few are kept; the bound is for windows that shrink.
-const MOST_KEPT: usize = 256 << 20;
+/// back for each that comes, so few are kept; the bound is for windows that shrink, and for loaders that come one after another, as
+/// those of evaluations do: with 256 MiB the next one paid for fresh memory whenever more than that had been in hand.
+const MOST_KEPT: usize = 512 << 20;
 
 /// Lengths are rounded up to an eighth of the next power of two, so that batches that differ a little fit into each other's buffers.
 const STEPS: usize = 8;
@@ -158,9 +159,10 @@ mod tests {
             assert!(kept.bytes <= MOST_KEPT);
             assert_eq!(kept.bytes, kept.free.iter().map(Vec::capacity).sum::<usize>());
         }
-        assert_eq!(kept.free.len(), 25);
+        let most = MOST_KEPT / (10 * MIB);
+        assert_eq!(kept.free.len(), most);
         kept.put(Vec::with_capacity(MOST_KEPT + 1));
-        assert_eq!(kept.free.len(), 25, "one that is too long alone drives nothing out");
+        assert_eq!(kept.free.len(), most, "one that is too long alone drives nothing out");
     }
 
     #[test]
