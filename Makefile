@@ -8,7 +8,8 @@ help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 # What is needed beyond the build is installed before anything is built.
-test screenshots: NEEDS := test
+test: NEEDS := test cluster
+screenshots: NEEDS := test
 test-cluster: NEEDS := cluster
 
 prerequisites: ## install what the build needs, or say what to install
@@ -33,7 +34,7 @@ quickstart: prerequisites ## 2 workers, 4 ranks, an S3 server and photographs; o
 test: prerequisites ## everything that must hold on one machine; needs Go for an independent S3 server, helm and Kubernetes, installs as root what is missing
 	@tests/cluster/ahead.sh $(MAKE) --no-print-directory checks
 
-# What `test` does while Kubernetes is built beside it. The programs of the last line are those of the first.
+# What `test` does while Kubernetes is built beside it. The programs of the last line are what the first two have built.
 checks: versitygw promtool helm format lint
 	$(CARGO) test --workspace --locked
 	tools/python-tests.sh
@@ -43,6 +44,7 @@ test-cluster: prerequisites ## the operator on a real Kubernetes of 3 nodes; nee
 	@tests/cluster/test.sh --before tests/cluster/ahead.sh $(MAKE) --no-print-directory scenarios
 
 scenarios: versitygw
+	@tools/promtool.sh prometheus >/dev/null || true
 	$(CARGO) build --locked -p feedmill -p feedmill-worker -p feedmill-operator
 	$(CARGO) build --locked -p feedmill-client --example ranks
 	tests/cluster/test.sh $(SCENARIOS)

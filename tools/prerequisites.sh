@@ -22,12 +22,12 @@ for pair in cc:gcc c++:g++ make:make cmake:cmake nasm:nasm; do
 done
 # The Python package is built and tested in an environment of its own.
 [ -z "${1:-}" ] || python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
-if [ "${1:-}" = test ]; then
+if [[ " $* " == *" test "* ]]; then
     # The page is tested in a real browser.
     browser=${FEEDMILL_BROWSER:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable || true)}
     [ -n "$browser" ] || missing+=(chromium)
 fi
-if [ "${1:-}" = cluster ] || [ "${1:-}" = test ]; then
+if [[ " $* " == *" cluster "* ]]; then
     # A real Kubernetes, where one can run.
     read -ra packages < <(tests/cluster/cluster packages) || true
     missing+=("${packages[@]}")

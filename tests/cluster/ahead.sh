@@ -3,6 +3,8 @@
 # What is not finished when the command ends is stopped: the next build goes on from what Go has kept.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
+# Where a cluster is required, that none can run is known at once and not after everything else.
+[ "${FEEDMILL_REQUIRE_CLUSTER:-}" != 1 ] || "$here/test.sh" --before true
 build=
 # Where no cluster can run none is built.
 if ! "$here/build.sh" built && "$here/cluster" preflight >/dev/null 2>&1; then

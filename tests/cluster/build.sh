@@ -9,15 +9,16 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
 export HOME="${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}" PATH=$PATH:/usr/local/go/bin
 K8S=v1.36.3 KWOK=v0.8.0
-KEY=$(cat build.sh ../../tools/helm.sh go.mod go.sum main.go dns/go.mod dns/go.sum dns/main.go | sha256sum | cut -c1-16)
+KEY=$({ cat build.sh go.mod go.sum main.go dns/go.mod dns/go.sum dns/main.go; grep -E '^(version|checksum)=' ../../tools/helm.sh; } | sha256sum | cut -c1-16)
 OUT=${FEEDMILL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/feedmill}/cluster-$KEY
-finished() { [ -e "$OUT/done" ] && { [ "${1:-}" != kwok ] || [ -x "$OUT/kwok" ]; }; }
+finished() { [ -e "$OUT/done" ] && [ -x "$OUT/helm" ] && { [ "${1:-}" != kwok ] || [ -x "$OUT/kwok" ]; }; }
 if [ "${1:-}" = built ]; then finished; exit; fi
 if finished "$@"; then echo "$OUT"; exit; fi
 
 command -v go >/dev/null || { echo "build.sh: no go in PATH (1.26 or newer is needed)" >&2; exit 1; }
 mkdir -p "$OUT"
-exec 9>"$OUT/lock"; flock 9                                   # two test runs may start at the same time
+exec 9>"$OUT/lock"                                            # two test runs may start at the same time
+flock -n 9 || { echo "build.sh: waiting for a build that is under way (${TMPDIR:-/tmp}/feedmill-cluster-build.log)" >&2; flock 9; }
 if finished "$@"; then echo "$OUT"; exit; fi
 export GOFLAGS="-mod=readonly -trimpath -buildvcs=false" GOTOOLCHAIN=local
 say() { echo "build.sh: $*" >&2; }

@@ -36,7 +36,7 @@ s_operator_down() { # no operator for a while: workers serve on, those that die 
     steps=$(wc -l <"$work/pull.out")
     went_on() { [ "$(wc -l <"$work/pull.out")" -ge $((steps + 100)) ]; }
     until_ok 90 "100 more steps of the ranks" went_on
-    same "$(k get deploy fleet-worker -o 'jsonpath={.spec.replicas}')" 2 "nobody acts"
+    same "$(wanted fleet)" 2 "nobody acts"
     kubectl -n $system scale deploy feedmill --replicas=2 >/dev/null
     whole fleet 3
     pulled

@@ -138,8 +138,7 @@ s_rollout() { # every worker is replaced while ranks pull; the new ones are spre
     same "$(spread fleet)" "n1=1 n2=1 n3=1"
     told fleet SpreadSatisfied True
     pulled
-    k scale dpl/fleet --replicas=2 >/dev/null
-    whole fleet 2
+    sized fleet 2
 }
 
 s_stream() { # another stream: refused while workers run, allowed while suspended

@@ -28,7 +28,7 @@ $([ $place = spread ] || echo '  placement: {nodeSelector: {kubernetes.io/hostna
 
 s_line() { # what workers of a fifth of a core each give together: 1, 2, 4 of them
     local workers first="" rate
-    pipeline line "  replicas: 1" | sed 's/requests: {cpu: 50m}/requests: {cpu: 50m}, limits: {cpu: 200m}/' | kubectl apply -f - >/dev/null
+    pipeline line "  replicas: 1" | limited
     for workers in 1 2 4; do
         sized line $workers
         # Those before have the pictures of the epoch by now; the first steps are not counted by a rank that begins with full queues.

@@ -16,7 +16,7 @@ s_internal() { # ranks that wait make a fleet grow, with a reason; when they are
     whole grown 3
     pulled
     until_ok 90 "nobody to be seen pulling" is grown ScalingActive Quiet reason
-    same "$(k get deploy grown-worker -o 'jsonpath={.spec.replicas}')" 3 "workers wanted"
+    same "$(wanted grown)" 3 "workers wanted"
     same "$(get grown '{.spec.replicas}')" 1
     k get configmap grown-scaling >/dev/null
     k delete dpl grown >/dev/null
@@ -141,7 +141,9 @@ figure() { # PIPELINE: how empty its emptiest queue is, as an autoscaler asks fo
 }
 
 s_external() { # Prometheus reads the operators, a HorizontalPodAutoscaler asks for the figure and writes the scale; both as the examples have it
-    local t examples=$root/examples/kubernetes prometheus=172.30.0.254:9090
+    local t examples=$root/examples/kubernetes prometheus=172.30.0.254:9099 server
+    # Brought before the tests; they fetch nothing.
+    server=$("$root/tools/promtool.sh" prometheus --found) || { say "there is no prometheus"; return 1; }
     kubectl apply -f - >/dev/null <<Y
 apiVersion: v1
 kind: Service
@@ -155,13 +157,13 @@ scrape_configs:
   honor_labels: true
   dns_sd_configs: [{names: [operators.$system.svc.cluster.local], type: A, port: 8080, refresh_interval: 5s}]
 Y
-    "${resolve[@]}" "$("$root/tools/promtool.sh" prometheus)" --config.file="$work/prometheus.yaml" --storage.tsdb.path="$work/prometheus" \
-        --web.listen-address=$prometheus --log.level=warn >"$work/prometheus.log" 2>&1 8>&- &
+    "${resolve[@]}" "$server" --config.file="$work/prometheus.yaml" --storage.tsdb.path="$work/prometheus" \
+        --web.listen-address=$prometheus --log.level=warn >"$work/prometheus.log" 2>&1 &
     echo $! >"$work/prometheus.pid"
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=adapter -addext "subjectAltName=DNS:adapter.$team.svc" \
         -keyout "$work/adapter.key" -out "$work/adapter.crt" 2>/dev/null
     python3 "$here/adapter.py" 172.30.0.254:6444 "$work/adapter.crt" "$work/adapter.key" "http://$prometheus" "$examples/prometheus-adapter.yaml" \
-        >"$work/adapter.log" 2>&1 8>&- &
+        >"$work/adapter.log" 2>&1 &
     echo $! >"$work/adapter.pid"
     kubectl apply -f - >/dev/null <<Y
 apiVersion: v1
