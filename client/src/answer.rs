@@ -10,6 +10,7 @@ use feedmill_protocol::position::Range;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
+use crate::batch::Counts;
 use crate::fault::Fault;
 
 /// An error document is read up to this; a real one has a few hundred bytes.
@@ -80,13 +81,13 @@ pub(crate) fn refusal(
     }
 }
 
-/// Checks that these bytes are the batch of this range and plan.
+/// Checks that these bytes are the batch of this range and plan, and says what is in them.
 pub(crate) fn batch_bytes(
     bytes: &[u8],
     range: Range,
     plan: PlanDigest,
     verify_hashes: bool,
-) -> Result<(), Fault> {
+) -> Result<Counts, Fault> {
     let view = BatchView::parse(bytes)?;
     let checks = [
         ("range", view.range().to_owned(), range.to_string()),
@@ -105,7 +106,7 @@ pub(crate) fn batch_bytes(
             }
         }
     }
-    Ok(())
+    Ok(Counts::of(&view))
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

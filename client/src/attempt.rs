@@ -88,7 +88,7 @@ impl Attempt<'_> {
         let heard = || member.heard();
         let bytes =
             link::read_exactly(body, promised.length, timeouts.body_stall, heard).await.map_err(on)?;
-        answer::batch_bytes(&bytes, range, promised.plan, settings.verify_hashes).map_err(on)?;
+        let counts = answer::batch_bytes(&bytes, range, promised.plan, settings.verify_hashes).map_err(on)?;
         if self.request.plan.fix(promised.plan) != promised.plan {
             let theirs = Some(promised.plan);
             return Err(on(Fault::OtherPlan { theirs }));
@@ -105,6 +105,7 @@ impl Attempt<'_> {
                 body: chance::now() - head_came,
                 ..Timings::default()
             },
+            counts,
         })
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use feedmill_protocol::bad::RowStatus;
 use feedmill_protocol::frame::{BatchView, FrameError};
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
@@ -19,6 +20,39 @@ pub struct Batch {
     pub(crate) plan: PlanDigest,
     pub(crate) worker: Endpoint,
     pub(crate) timings: Timings,
+    pub(crate) counts: Counts,
+}
+
+/// What is in the rows of a batch, counted when it came: where trainers ask, nothing needs to be parsed again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Tokens of all rows.
+    pub tokens: usize,
+    /// Tokens of the longest row.
+    pub longest: usize,
+    /// Tokens whose prediction is learnt: those but the first of each row whose loss flag is set.
+    pub supervised: usize,
+    /// Rows past the trainer's end.
+    pub filler: usize,
+    /// Rows whose record cannot be used: another one stands there, or its own without loss.
+    pub bad: usize,
+    /// Of each row, the index of its data set; one below 0 is none.
+    pub datasets: Vec<i32>,
+}
+
+impl Counts {
+    pub(crate) fn of(view: &BatchView<'_>) -> Self {
+        let mut counts = Self::default();
+        for sample in view.samples() {
+            counts.tokens += sample.tokens.len();
+            counts.longest = counts.longest.max(sample.tokens.len());
+            counts.supervised += sample.loss_mask.iter().skip(1).filter(|flag| **flag == 1).count();
+            counts.filler += usize::from(sample.status == RowStatus::Filler);
+            counts.bad += usize::from(sample.status.class().is_some());
+            counts.datasets.push(sample.dataset_index);
+        }
+        counts
+    }
 }
 
 /// Where a batch's bytes lie. Clones share them.
@@ -103,6 +137,12 @@ impl Batch {
     #[must_use]
     pub fn worker(&self) -> &Endpoint {
         &self.worker
+    }
+
+    /// What is in its rows.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// Where the time went.

@@ -78,7 +78,7 @@ pub mod decisions {
 }
 
 pub use agent::{AgentStats, LocalWire};
-pub use batch::{Batch, Timings};
+pub use batch::{Batch, Counts, Timings};
 pub use control::StreamPlan;
 pub use error::{Attempt, ClientError, Disagreement, History};
 pub use fault::Fault;

@@ -120,23 +120,17 @@ impl Frame {
     }
 
     /// (rows, tokens, longest row, supervised tokens, filler rows, bad rows) and [rows per data set index].
-    fn counts(&self, py: Python<'_>, datasets: usize) -> PyResult<(Counts, Vec<u64>)> {
-        let view = self.view(py)?;
+    fn counts(&self, datasets: usize) -> (Counts, Vec<u64>) {
+        let counts = self.batch.counts();
         let mut per_dataset = vec![0; datasets];
-        let mut counts = Counts::default();
-        for sample in view.samples() {
-            counts.0 += 1;
-            counts.1 += sample.tokens.len();
-            counts.2 = counts.2.max(sample.tokens.len());
-            counts.3 += sample.loss_mask.iter().skip(1).filter(|flag| **flag == 1).count();
-            counts.4 += usize::from(sample.status == RowStatus::Filler);
-            counts.5 += usize::from(sample.status.class().is_some());
-            let index = usize::try_from(sample.dataset_index).ok();
+        for index in &counts.datasets {
+            let index = usize::try_from(*index).ok();
             if let Some(rows) = index.and_then(|index| per_dataset.get_mut(index)) {
                 *rows += 1;
             }
         }
-        Ok((counts, per_dataset))
+        let rows = counts.datasets.len();
+        ((rows, counts.tokens, counts.longest, counts.supervised, counts.filler, counts.bad), per_dataset)
     }
 
     /// Rows side by side: {name: Array}.

@@ -234,7 +234,7 @@ impl Connection {
         if bytes > max_batch_bytes {
             return Err(on(Fault::TooLong { expected: bytes, limit: max_batch_bytes }));
         }
-        answer::batch_bytes(&lent.region, request.range, plan, verify_hashes).map_err(on)?;
+        let counts = answer::batch_bytes(&lent.region, request.range, plan, verify_hashes).map_err(on)?;
         if request.plan.fix(plan) != plan {
             return Err(on(Fault::OtherPlan { theirs: Some(plan) }));
         }
@@ -245,7 +245,7 @@ impl Connection {
             BatchBytes::Lent(Arc::new(lent))
         };
         let timings = Timings { head: chance::now() - begin, ..Timings::default() };
-        Ok(Batch { bytes, range: request.range, plan, worker, timings })
+        Ok(Batch { bytes, range: request.range, plan, worker, timings, counts })
     }
 }
 
