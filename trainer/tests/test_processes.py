@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
+import json
 import logging
 import multiprocessing
 import os
@@ -15,13 +18,14 @@ import threading
 import time
 import unittest
 import urllib.error
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import feedmill
-from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable, cpus, ready
+from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable, cpus, folders, ready
 from feedmill.nodes import NodeWorkers as WorkersOfANode
-from feedmill.nodes import worker_program
+from feedmill.nodes import WorkerSet, worker_program
 from support import BUCKET, FleetCase, _direct, fleet, hashes, pipeline, until
 
 RANK = """
@@ -354,6 +358,67 @@ class NodeWorkers(unittest.TestCase):
                 evaluation.close()
                 self.assertTrue(is_up(train._node.addresses[0]))
 
+    def test_a_fork_while_a_lock_is_held_does_not_keep_it(self) -> None:
+        # Closing leaves a lock to a fork that has the file too: no rank could join, and no worker was started again.
+        cache = os.path.join(self.folder.name, "one", "cache")
+        workers = WorkerSet("", os.path.join(self.folder.name, "set", "one"), cache, None)
+
+        def lock() -> None:
+            with workers.locked(make=True):
+                pass
+
+        def sweep() -> None:
+            # A set that is held, and a folder of copies that cannot be taken away.
+            with open(workers.path("held"), "wb") as held, mock.patch.object(folders.shutil, "rmtree"):
+                fcntl.flock(held.fileno(), fcntl.LOCK_SH)
+                folders.sweep(os.path.join(self.folder.name, "set"), self.folder.name)
+
+        lock()
+        os.makedirs(cache)
+        for name in ("held", "alive-0"):
+            with open(workers.path(name), "wb"):
+                pass
+        for path, locks in [
+            (workers.path("lock"), lock),
+            (workers.path("lock"), sweep),
+            (cache, sweep),
+            (workers.path("held"), lambda: self.assertFalse(folders.is_held(os.path.dirname(workers.path("held"))))),
+            (workers.path("alive-0"), lambda: self.assertFalse(workers.is_alive(0))),
+        ]:
+            with self.subTest(path=path, by=locks.__name__), _forking_at_locks_of(path) as forks:
+                locks()
+                self.assertEqual(len(forks), 1)
+                file = os.open(path, os.O_RDONLY)
+                try:
+                    # BlockingIOError while the fork has the lock.
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                finally:
+                    os.close(file)
+
+    def test_a_set_that_starts_anew_waits_for_no_worker_that_drains(self) -> None:
+        # The new worker's lock was the old one's, which drains for seconds; the set's lock was held meanwhile.
+        rank = self.rank(0, 1, 1, "drains")
+        self.read(rank)
+        runtime = os.path.join(self.folder.name, "runtime", "feedmill")
+        (folder,) = os.listdir(runtime)
+        with open(os.path.join(runtime, folder, "workers.json"), encoding="utf-8") as file:
+            (worker,) = json.load(file)["workers"]
+        os.kill(worker["pid"], signal.SIGSTOP)
+        rank.kill()
+        rank.wait()
+        # Or the test would hang as the set did.
+        end = threading.Timer(30, os.kill, (worker["pid"], signal.SIGKILL))
+        end.start()
+        try:
+            workers = WorkersOfANode(self.path, run="drains")
+            self.addCleanup(workers.close)
+            self.assertTrue(end.is_alive(), "it waited for the old worker's end")
+        finally:
+            end.cancel()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker["pid"], signal.SIGKILL)
+        self.assertTrue(is_up(workers.addresses[0]))
+
     def test_folders_go_with_the_set_and_copies_lie_on_disk(self) -> None:
         # Copies of manifests filled XDG_RUNTIME_DIR, which is memory, and tokens and logs stayed for ever.
         runtime = os.path.join(self.folder.name, "runtime", "feedmill")
@@ -423,6 +488,30 @@ class NodeWorkers(unittest.TestCase):
         settings: dict[str, Any] = {"dp_rank": 0, "dp_size": 1, "global_batch": 8, "micro_batch": 4}
         with self.assertRaisesRegex(ConfigError, "others may write"):
             next(feedmill.Loader(self.path, run="wrong", **settings))
+
+
+@contextlib.contextmanager
+def _forking_at_locks_of(path: str) -> Iterator[list[int]]:
+    """Forks once a lock of the file is taken; forks live to the end of this. Their process ids."""
+    forks: list[int] = []
+    flock = fcntl.flock
+
+    def locked(file: int, kind: int) -> None:
+        flock(file, kind)
+        if not forks and not kind & fcntl.LOCK_UN and os.path.samestat(os.fstat(file), os.stat(path)):
+            pid = os.fork()
+            if pid == 0:
+                signal.pause()
+                os._exit(0)
+            forks.append(pid)
+
+    try:
+        with mock.patch.object(fcntl, "flock", locked):
+            yield forks
+    finally:
+        for pid in forks:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _ended(process: subprocess.Popen[str]) -> None:

@@ -155,6 +155,8 @@ class WorkerSet:
                     yield
                     return
             finally:
+                # First, and not by closing alone: a fork of this moment has the descriptor too, and would keep the lock.
+                fcntl.flock(lock, fcntl.LOCK_UN)
                 os.close(lock)
             if not make:
                 raise FileNotFoundError(self._folder)
@@ -189,7 +191,9 @@ class WorkerSet:
     def _start(self, count: int) -> None:
         program = worker_program()
         folders.sweep(os.path.dirname(self._folder), os.path.dirname(os.path.dirname(self._cache)))
-        for name in ("stdin", "workers", "workers.json", "ready"):
+        # Those that drain have their locks and logs as long as they need them, and nobody waits for them.
+        theirs = [path for index in range(count) for path in (f"alive-{index}", f"worker-{index}.log")]
+        for name in ("stdin", "workers", "workers.json", "ready", *theirs):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path(name))
         os.mkfifo(self.path("stdin"), 0o600)
@@ -227,13 +231,7 @@ class WorkerSet:
             file = os.open(self.path(f"alive-{index}"), os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(file)
-        return False
+        return folders.is_locked(file, fcntl.LOCK_SH)
 
     def restart(self, index: int, wait: float) -> str:
         """Starts a dead worker again, at another address, under the lock; what its log said last. The next time is ``wait`` seconds
