@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import json
@@ -23,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 import feedmill
-from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable, cpus, folders, ready
+from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable, cpus, folders, nodes, ready
 from feedmill.nodes import NodeWorkers as WorkersOfANode
 from feedmill.nodes import WorkerSet, worker_program
 from support import BUCKET, FleetCase, _direct, fleet, hashes, pipeline, until
@@ -343,6 +344,33 @@ class NodeWorkers(unittest.TestCase):
             # And one that never starts is no matter of the timeout.
             with self.assertRaisesRegex(WorkersFailed, "does not start: it is out of luck"):
                 next(feedmill.Loader(self.path, run="never", **settings))
+
+    def test_a_worker_for_which_there_is_no_process_is_told_of(self) -> None:
+        # It was said at debug level, and what was quoted was the dead worker's log.
+        workers = WorkersOfANode(self.path, run="no-process")
+        self.addCleanup(workers.close)
+        killed = workers.pids
+        with self.assertLogs("feedmill", "WARNING") as logs:
+            with mock.patch.object(subprocess, "Popen", side_effect=BlockingIOError(errno.EAGAIN, "no process to be had")):
+                os.kill(killed[0], signal.SIGKILL)
+                until("what is said", lambda: workers.trouble(60) is not None)
+            self.assertRegex(str(workers.trouble(60)), "worker 0 of this machine ended, 1 times in all; .*no process to be had")
+            until("another worker", lambda: workers.pids != killed)
+        self.assertRegex(logs.output[0], "worker 0 of this machine ended and does not start again: .*no process to be had")
+
+    def test_a_worker_that_does_not_say_where_it_listens_is_not_waited_for(self) -> None:
+        # All ranks of the machine waited for it, without end.
+        program = os.path.join(self.folder.name, "mute")
+        with mock.patch.dict(os.environ, {"FEEDMILL_WORKER": program}):
+            for says, seconds, reason in [("", 3.0, "it did not say within 3 s where it listens"), ("echo one moment; ", 60.0, "it has a name")]:
+                with open(program, "w", encoding="utf-8") as file:
+                    file.write(f'#!/bin/sh\necho "it has a name" >&2\necho $$ >"$0.pid"\n{says}exec tail -f /dev/null\n')
+                os.chmod(program, 0o755)
+                with self.subTest(says), mock.patch.object(nodes, "SPEAKS_WITHIN", seconds):
+                    with self.assertRaisesRegex(WorkersFailed, f"does not start: {reason}"):
+                        WorkersOfANode(self.path, run="mute")
+                with open(f"{program}.pid", encoding="utf-8") as file, self.assertRaises(ProcessLookupError):
+                    os.kill(int(file.read()), 0)
 
     def test_loaders_of_a_process_share_workers_without_a_launchers_id(self) -> None:
         # Each loader made up a run of its own, and with it a set of workers.
