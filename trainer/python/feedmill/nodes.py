@@ -36,8 +36,6 @@ class NodeWorkers:
     """This rank's hold on the machine's workers for a pipeline and a run."""
 
     def __init__(self, pipeline: str, *, run: str, count: int = 1, threads: int | None = None) -> None:
-        if count < 1:
-            raise ConfigError(f"workers {count} must be at least 1")
         try:
             with open(pipeline, "rb") as file:
                 text = file.read()
