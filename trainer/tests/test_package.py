@@ -109,6 +109,37 @@ class Program(unittest.TestCase):
         made = subprocess.run([sys.executable, "-c", code, "agent", "--help"], capture_output=True, text=True, check=True)
         self.assertIn("--upstream", made.stdout)
 
+    def test_a_package_without_the_program_does_not_hide_one_that_is_in_path(self) -> None:
+        # Its command came first in PATH, and gave up there.
+        with tempfile.TemporaryDirectory() as root:
+            package, scripts, programs = (Path(root) / name for name in ("package", "scripts", "programs"))
+            for folder in (package / "feedmill", scripts, programs):
+                folder.mkdir(parents=True)
+            for entry in FOLDER.iterdir():
+                if entry.name != "bin":
+                    (package / "feedmill" / entry.name).symlink_to(entry)
+            command, program = scripts / "feedmill-worker", programs / "feedmill-worker"
+            # As pip writes it.
+            command.write_text(f"#!{sys.executable}\nimport sys\nfrom feedmill.program import main\nif __name__ == '__main__':\n    sys.exit(main())\n")
+            program.write_text('#!/bin/sh\necho "real $@"\n')
+            for file in (command, program):
+                file.chmod(0o755)
+
+            def run(*arguments: str | Path, path: list[Path]) -> subprocess.CompletedProcess[str]:
+                variables = os.environ | {"PYTHONPATH": str(package), "PATH": os.pathsep.join(map(str, [*path, "/usr/bin", "/bin"]))}
+                variables.pop("FEEDMILL_WORKER", None)
+                return subprocess.run(list(map(str, arguments)), env=variables, capture_output=True, text=True, timeout=60)
+
+            code = "from feedmill.nodes import worker_program; print(worker_program())"
+            self.assertEqual(run(command, "--help", path=[scripts, programs]).stdout, "real --help\n")
+            self.assertEqual(run(sys.executable, "-c", code, path=[scripts, programs]).stdout, f"{program}\n")
+            # Another environment's command is better than none, and what it lacks is said by itself.
+            self.assertEqual(run(sys.executable, "-c", code, path=[scripts]).stdout, f"{command}\n")
+            self.assertIn("installed without the program", run(command, path=[scripts]).stderr)
+            # And a wrapper of the command is not taken for the program for ever.
+            program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            self.assertIn("installed without the program", run(command, path=[scripts, programs]).stderr)
+
 
 class Examples(unittest.TestCase):
     def test_the_batch_script_is_one_and_the_docs_name_it(self) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import itertools
+import json
 import logging
 import multiprocessing
 import os
@@ -15,13 +19,14 @@ import threading
 import time
 import unittest
 import urllib.error
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import feedmill
-from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable, cpus, ready
+from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable, cpus, folders, nodes, ready
 from feedmill.nodes import NodeWorkers as WorkersOfANode
-from feedmill.nodes import worker_program
+from feedmill.nodes import WorkerSet, worker_program
 from support import BUCKET, FleetCase, _direct, fleet, hashes, pipeline, until
 
 RANK = """
@@ -340,6 +345,33 @@ class NodeWorkers(unittest.TestCase):
             with self.assertRaisesRegex(WorkersFailed, "does not start: it is out of luck"):
                 next(feedmill.Loader(self.path, run="never", **settings))
 
+    def test_a_worker_for_which_there_is_no_process_is_told_of(self) -> None:
+        # It was said at debug level, and what was quoted was the dead worker's log.
+        workers = WorkersOfANode(self.path, run="no-process")
+        self.addCleanup(workers.close)
+        killed = workers.pids
+        with self.assertLogs("feedmill", "WARNING") as logs:
+            with mock.patch.object(subprocess, "Popen", side_effect=BlockingIOError(errno.EAGAIN, "no process to be had")):
+                os.kill(killed[0], signal.SIGKILL)
+                until("what is said", lambda: workers.trouble(60) is not None)
+            self.assertRegex(str(workers.trouble(60)), "worker 0 of this machine ended, 1 times in all; .*no process to be had")
+            until("another worker", lambda: workers.pids != killed)
+        self.assertRegex(logs.output[0], "worker 0 of this machine ended and does not start again: .*no process to be had")
+
+    def test_a_worker_that_does_not_say_where_it_listens_is_not_waited_for(self) -> None:
+        # All ranks of the machine waited for it, without end.
+        program = os.path.join(self.folder.name, "mute")
+        with mock.patch.dict(os.environ, {"FEEDMILL_WORKER": program}):
+            for says, seconds, reason in [("", 3.0, "it did not say within 3 s where it listens"), ("echo one moment; ", 60.0, "it has a name")]:
+                with open(program, "w", encoding="utf-8") as file:
+                    file.write(f'#!/bin/sh\necho "it has a name" >&2\necho $$ >"$0.pid"\n{says}exec tail -f /dev/null\n')
+                os.chmod(program, 0o755)
+                with self.subTest(says), mock.patch.object(nodes, "SPEAKS_WITHIN", seconds):
+                    with self.assertRaisesRegex(WorkersFailed, f"does not start: {reason}"):
+                        WorkersOfANode(self.path, run="mute")
+                with open(f"{program}.pid", encoding="utf-8") as file, self.assertRaises(ProcessLookupError):
+                    os.kill(int(file.read()), 0)
+
     def test_loaders_of_a_process_share_workers_without_a_launchers_id(self) -> None:
         # Each loader made up a run of its own, and with it a set of workers.
         settings: dict[str, Any] = {"dp_rank": 0, "dp_size": 1, "global_batch": 8, "micro_batch": 4, "max_steps": 1}
@@ -353,6 +385,67 @@ class NodeWorkers(unittest.TestCase):
                 # Evaluation's end is not training's.
                 evaluation.close()
                 self.assertTrue(is_up(train._node.addresses[0]))
+
+    def test_a_fork_while_a_lock_is_held_does_not_keep_it(self) -> None:
+        # Closing leaves a lock to a fork that has the file too: no rank could join, and no worker was started again.
+        cache = os.path.join(self.folder.name, "one", "cache")
+        workers = WorkerSet("", os.path.join(self.folder.name, "set", "one"), cache, None)
+
+        def lock() -> None:
+            with workers.locked(make=True):
+                pass
+
+        def sweep() -> None:
+            # A set that is held, and a folder of copies that cannot be taken away.
+            with open(workers.path("held"), "wb") as held, mock.patch.object(folders.shutil, "rmtree"):
+                fcntl.flock(held.fileno(), fcntl.LOCK_SH)
+                folders.sweep(os.path.join(self.folder.name, "set"), self.folder.name)
+
+        lock()
+        os.makedirs(cache)
+        for name in ("held", "alive-0"):
+            with open(workers.path(name), "wb"):
+                pass
+        for path, locks in [
+            (workers.path("lock"), lock),
+            (workers.path("lock"), sweep),
+            (cache, sweep),
+            (workers.path("held"), lambda: self.assertFalse(folders.is_held(os.path.dirname(workers.path("held"))))),
+            (workers.path("alive-0"), lambda: self.assertFalse(workers.is_alive(0))),
+        ]:
+            with self.subTest(path=path, by=locks.__name__), _forking_at_locks_of(path) as forks:
+                locks()
+                self.assertEqual(len(forks), 1)
+                file = os.open(path, os.O_RDONLY)
+                try:
+                    # BlockingIOError while the fork has the lock.
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                finally:
+                    os.close(file)
+
+    def test_a_set_that_starts_anew_waits_for_no_worker_that_drains(self) -> None:
+        # The new worker's lock was the old one's, which drains for seconds; the set's lock was held meanwhile.
+        rank = self.rank(0, 1, 1, "drains")
+        self.read(rank)
+        runtime = os.path.join(self.folder.name, "runtime", "feedmill")
+        (folder,) = os.listdir(runtime)
+        with open(os.path.join(runtime, folder, "workers.json"), encoding="utf-8") as file:
+            (worker,) = json.load(file)["workers"]
+        os.kill(worker["pid"], signal.SIGSTOP)
+        rank.kill()
+        rank.wait()
+        # Or the test would hang as the set did.
+        end = threading.Timer(30, os.kill, (worker["pid"], signal.SIGKILL))
+        end.start()
+        try:
+            workers = WorkersOfANode(self.path, run="drains")
+            self.addCleanup(workers.close)
+            self.assertTrue(end.is_alive(), "it waited for the old worker's end")
+        finally:
+            end.cancel()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker["pid"], signal.SIGKILL)
+        self.assertTrue(is_up(workers.addresses[0]))
 
     def test_folders_go_with_the_set_and_copies_lie_on_disk(self) -> None:
         # Copies of manifests filled XDG_RUNTIME_DIR, which is memory, and tokens and logs stayed for ever.
@@ -423,6 +516,30 @@ class NodeWorkers(unittest.TestCase):
         settings: dict[str, Any] = {"dp_rank": 0, "dp_size": 1, "global_batch": 8, "micro_batch": 4}
         with self.assertRaisesRegex(ConfigError, "others may write"):
             next(feedmill.Loader(self.path, run="wrong", **settings))
+
+
+@contextlib.contextmanager
+def _forking_at_locks_of(path: str) -> Iterator[list[int]]:
+    """Forks once a lock of the file is taken; forks live to the end of this. Their process ids."""
+    forks: list[int] = []
+    flock = fcntl.flock
+
+    def locked(file: int, kind: int) -> None:
+        flock(file, kind)
+        if not forks and not kind & fcntl.LOCK_UN and os.path.samestat(os.fstat(file), os.stat(path)):
+            pid = os.fork()
+            if pid == 0:
+                signal.pause()
+                os._exit(0)
+            forks.append(pid)
+
+    try:
+        with mock.patch.object(fcntl, "flock", locked):
+            yield forks
+    finally:
+        for pid in forks:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _ended(process: subprocess.Popen[str]) -> None:

@@ -105,6 +105,10 @@ class Settings(unittest.TestCase):
                 self.assertNotIn("secret", str(caught.exception))
         self.refused("global batch", "2**53", global_batch=lambda consumed: huge)
 
+    def test_a_timeout_that_is_too_long_is_not_told_to_be_above_0(self) -> None:
+        for value in (1e30, float("inf")):
+            self.refused("timeout", "above 0 and at most 1e9", timeout=value)
+
     def test_the_table_of_kinds_has_every_setting(self) -> None:
         from feedmill.kinds import KINDS
 

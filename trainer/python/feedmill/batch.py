@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,13 +49,13 @@ class Batch:
         global_batch: int,
         index_in_step: int,
         ensure_image: bool,
-        tensors: Collection[str] | None,
+        tensors: frozenset[str] | None,
     ) -> None:
         self._frame = frame
         self._model = model
         self._datasets = datasets
         self._ensure_image = ensure_image
-        self._tensors = None if tensors is None else frozenset(tensors)
+        self._tensors = tensors
         #: Samples consumed before the optimizer step that this batch belongs to.
         self.step_consumed = step_consumed
         #: Samples of that step over all ranks.

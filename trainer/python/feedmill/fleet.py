@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from . import _feedmill
@@ -14,7 +14,8 @@ from .settings import is_fleet
 #: The environment variable that names the socket of this node's agent.
 AGENT_VARIABLE = "FEEDMILL_AGENT"
 
-Source = str | os.PathLike[str] | Sequence[str]
+#: A pipeline's file or workers' address, or a list of addresses, as :mod:`feedmill.kinds` leaves it.
+Source = str | list[str]
 
 Answer = TypeVar("Answer")
 
@@ -30,15 +31,13 @@ class Workers:
         timeout: float,
         verify: bool,
         token: str | None,
-        token_file: str | os.PathLike[str] | None,
-        ca_file: str | os.PathLike[str] | None,
+        token_file: str | None,
+        ca_file: str | None,
         count: int,
         threads: int | None,
     ) -> None:
         self._source, self._timeout, self._verify = source, timeout, verify
-        self._token = token
-        self._token_file = None if token_file is None else os.fspath(token_file)
-        self._ca_file = None if ca_file is None else os.fspath(ca_file)
+        self._token, self._token_file, self._ca_file = token, token_file, ca_file
         self._count, self._threads = count, threads
         self._fleet: _feedmill.Fleet | None = None
         #: After those who read its list of workers: that is how they are forgotten.
@@ -47,32 +46,34 @@ class Workers:
         self._asked_before: dict[str, int] = {}
 
     def fleet(self, run: str) -> _feedmill.Fleet:
-        """The fleet, the same one each time."""
-        if self._fleet is None:
-            if self.node is None and not is_fleet(self._source):
-                file = os.fspath(self._source)  # type: ignore[arg-type]
-                self.node = NodeWorkers(file, run=run, count=self._count, threads=self._threads)
-            self._fleet = connect(
-                self._source,
-                self.node,
-                run,
-                self._timeout,
-                self._verify,
-                self._token,
-                self._token_file,
-                self._ca_file,
-            )
+        """The fleet, the same one each time. What is not given of token and ca_file comes from the environment. Asks nobody yet."""
+        if self._fleet is not None:
+            return self._fleet
+        addresses = self._source if isinstance(self._source, list) else [self._source]
+        token_file, agent = self._token_file, os.environ.get(AGENT_VARIABLE) or None
+        if not is_fleet(self._source):
+            if self.node is None:
+                self.node = NodeWorkers(addresses[0], run=run, count=self._count, threads=self._threads)
+            # Nobody else reads what they make.
+            addresses, token_file, agent = [self.node.source], self.node.token_file, None
+        if self._token is None and token_file is None:
+            token_file = os.environ.get("FEEDMILL_TOKEN_FILE") or None
+        ca_file = self._ca_file or os.environ.get("FEEDMILL_CA_FILE") or None
+        self._fleet = _feedmill.Fleet(
+            addresses, run, self._timeout, self._verify, token=self._token, token_file=token_file, ca_file=ca_file, agent=agent
+        )
         return self._fleet
 
     def plan(self, run: str, stream: str, rank: int) -> tuple[_feedmill.Fleet, dict[str, Any]]:
         """The fleet, and the stream's plan as it has it. WorkersFailed where workers of this machine end before they have read
         their data; they are let go then, and started anew by the next call."""
-        self.fleet(run)
+        fleet = self.fleet(run)
         trouble = None if self.node is None else self.node.await_one(self._timeout)
         if trouble is not None:
+            # Forgotten here too, and not kept by the error's traceback: it reads the list of what is let go.
+            del fleet
             self.let_go()
             raise WorkersFailed(f"rank {rank}: {trouble}", rank=rank, stream=stream, reason=trouble)
-        fleet = self.fleet(run)
         return fleet, self.asked(lambda: fleet.plan(stream, rank))
 
     def asked(self, what: Callable[[], Answer]) -> Answer:
@@ -110,31 +111,3 @@ class Workers:
             self._asked_before, self._fleet = self._fleet.stats(), None
         self.node.close()
         self.node = None
-
-
-def connect(
-    source: Source,
-    node: NodeWorkers | None,
-    run: str,
-    timeout: float,
-    verify: bool,
-    token: str | None,
-    token_file: str | None,
-    ca_file: str | None,
-) -> _feedmill.Fleet:
-    """The workers that ``source`` names, or those of ``node``, which were started for this loader. What is not given of token
-    and ca_file comes from the environment. Asks nobody yet."""
-    agent = os.environ.get(AGENT_VARIABLE) or None
-    if node is not None:
-        # Nobody else reads what they make.
-        addresses, token_file, agent = [node.source], node.token_file, None
-    elif isinstance(source, (list, tuple)):
-        addresses = [str(address) for address in source]
-    else:
-        addresses = [os.fspath(source)]  # type: ignore[arg-type]
-    if token is None and token_file is None:
-        token_file = os.environ.get("FEEDMILL_TOKEN_FILE") or None
-    ca_file = ca_file or os.environ.get("FEEDMILL_CA_FILE") or None
-    return _feedmill.Fleet(
-        addresses, run, timeout, verify, token=token, token_file=token_file, ca_file=ca_file, agent=agent
-    )

@@ -54,6 +54,8 @@ def sweep(runtime: str, temporary: str) -> None:
                     if is_still(lock, os.path.join(folder, "lock")) and not is_held(folder):
                         remove(folder, os.path.join(temporary, name, "cache"))
                 finally:
+                    # First, and not by closing alone: a fork may have the descriptor too, and with it the lock.
+                    fcntl.flock(lock, fcntl.LOCK_UN)
                     os.close(lock)
         for name in sorted(os.listdir(temporary))[:MOST_SWEPT] if temporary != runtime else []:
             # What XDG_RUNTIME_DIR named may be gone, or be another one.
@@ -64,6 +66,7 @@ def sweep(runtime: str, temporary: str) -> None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(os.path.dirname(cache), ignore_errors=True)
                 finally:
+                    fcntl.flock(file, fcntl.LOCK_UN)
                     os.close(file)
 
 
@@ -83,13 +86,19 @@ def kept(folder: str) -> int:
 
 def is_held(folder: str) -> bool:
     """Whether a rank holds the set; under its lock."""
-    held = os.open(os.path.join(folder, "held"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return is_locked(os.open(os.path.join(folder, "held"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
+
+
+def is_locked(file: int, kind: int) -> bool:
+    """Whether others hold a lock on a file that goes against this kind of one; closes the file."""
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        # A lock is the open file's, which a fork of this moment has too: it would keep what closing leaves.
+        fcntl.flock(file, fcntl.LOCK_UN)
     except BlockingIOError:
         return True
     finally:
-        os.close(held)
+        os.close(file)
     return False
 
 

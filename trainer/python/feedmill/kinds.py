@@ -159,7 +159,7 @@ KINDS: dict[str, Kind] = {
     "tensors": optional(several),
     "window": optional(count(0, MOST_WINDOW)),
     "window_bytes": count(1),
-    "timeout": number(lambda value: 0 < value <= MOST_SECONDS, "a number of seconds above 0"),
+    "timeout": number(lambda value: 0 < value <= MOST_SECONDS, "a number of seconds above 0 and at most 1e9"),
     "verify": flag,
     "workers": count(1, MOST_WORKERS),
     "threads": optional(count(1, MOST_WORKERS)),

@@ -68,14 +68,13 @@ class Ledger:
                 _log.warning("the last lines of ledger %s may be lost: %s", self.path, error)
 
 
-def open_ledger(path: str | os.PathLike[str] | None, dp_rank: int) -> Ledger | None:
+def open_ledger(path: str | None, dp_rank: int) -> Ledger | None:
     """The ledger of this rank: rank 0's, or every rank's own where the path has ``{rank}``."""
     if path is None:
         return None
-    text = os.fspath(path)
-    if "{rank}" in text:
-        return Ledger(text.replace("{rank}", str(dp_rank)))
-    return Ledger(text) if dp_rank == 0 else None
+    if "{rank}" in path:
+        return Ledger(path.replace("{rank}", str(dp_rank)))
+    return Ledger(path) if dp_rank == 0 else None
 
 
 def new_step(loader: Loader, batch: Batch) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
+import select
 import subprocess
 import threading
 import time
@@ -24,19 +24,18 @@ from typing import Any
 
 from . import cpus, folders
 from .errors import ConfigError, FeedmillError, WorkersFailed
+from .program import worker_program
 from .ready import await_one
 from .watch import Watch
 
-#: Where the worker's program is looked for before the package's own.
-PROGRAM = "FEEDMILL_WORKER"
+#: Seconds in which a worker must say where it listens, which it does before it reads any data: the set's lock is held meanwhile.
+SPEAKS_WITHIN = 60.0
 
 
 class NodeWorkers:
     """This rank's hold on the machine's workers for a pipeline and a run."""
 
     def __init__(self, pipeline: str, *, run: str, count: int = 1, threads: int | None = None) -> None:
-        if count < 1:
-            raise ConfigError(f"workers {count} must be at least 1")
         try:
             with open(pipeline, "rb") as file:
                 text = file.read()
@@ -155,6 +154,8 @@ class WorkerSet:
                     yield
                     return
             finally:
+                # First, and not by closing alone: a fork of this moment has the descriptor too, and would keep the lock.
+                fcntl.flock(lock, fcntl.LOCK_UN)
                 os.close(lock)
             if not make:
                 raise FileNotFoundError(self._folder)
@@ -189,7 +190,9 @@ class WorkerSet:
     def _start(self, count: int) -> None:
         program = worker_program()
         folders.sweep(os.path.dirname(self._folder), os.path.dirname(os.path.dirname(self._cache)))
-        for name in ("stdin", "workers", "workers.json", "ready"):
+        # Those that drain have their locks and logs as long as they need them, and nobody waits for them.
+        theirs = [path for index in range(count) for path in (f"alive-{index}", f"worker-{index}.log")]
+        for name in ("stdin", "workers", "workers.json", "ready", *theirs):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path(name))
         os.mkfifo(self.path("stdin"), 0o600)
@@ -227,32 +230,32 @@ class WorkerSet:
             file = os.open(self.path(f"alive-{index}"), os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(file)
-        return False
+        return folders.is_locked(file, fcntl.LOCK_SH)
 
     def restart(self, index: int, wait: float) -> str:
         """Starts a dead worker again, at another address, under the lock; what its log said last. The next time is ``wait`` seconds
-        from now at the earliest. WorkersFailed when it does not start."""
+        from now at the earliest. WorkersFailed when it does not start; OSError when not even that can be written down."""
         record = self.record()
         worker = record[index]
         worker |= {"deaths": worker["deaths"] + 1, "died": time.time(), "wait": wait, "said": last_lines(self._log(index))}
         said: str = worker["said"]
-        reading = os.open(self.path("stdin"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            os.set_blocking(reading, True)
-            child = self._spawn(worker_program(), index, worker["threads"], reading)
+            reading = os.open(self.path("stdin"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.set_blocking(reading, True)
+                child = self._spawn(worker_program(), index, worker["threads"], reading)
+            finally:
+                os.close(reading)
             _reap(child)
             worker |= {"address": self._listening(child, index), "pid": child.pid}
         except FeedmillError as error:
             worker["said"] = error.reason or str(error)
             raise
+        except OSError as error:
+            # No process to be had, or no memory for one: no log says so.
+            worker["said"] = str(error)
+            raise WorkersFailed(f"a worker of this machine cannot be started: {error}", reason=str(error)) from error
         finally:
-            os.close(reading)
             self._write(record)
         return said
 
@@ -321,33 +324,23 @@ class WorkerSet:
         """Where a worker says that it listens."""
         assert child.stdout is not None
         with child.stdout as output:
-            line = output.readline()
+            # Not select(): a trainer may have more files open than that can look at.
+            spoke = select.poll()
+            spoke.register(output, select.POLLIN)
+            in_time = bool(spoke.poll(SPEAKS_WITHIN * 1000))
+            line = output.readline() if in_time else b""
         try:
             said: dict[str, Any] = json.loads(line)
             return f"http://{said['listening']}"
         except (ValueError, KeyError, TypeError):
+            if line or not in_time:
+                # It need not end by itself, as one does that closed its output.
+                child.kill()
             child.wait()
             reason = last_lines(self._log(index))
+            if not in_time:
+                reason = f"it did not say within {SPEAKS_WITHIN:g} s where it listens; its log said last: {reason}"
             raise WorkersFailed(f"a worker of this machine does not start: {reason}", reason=reason) from None
-
-
-def packaged_program() -> str | None:
-    """The worker's program in this package."""
-    own = os.path.join(os.path.dirname(__file__), "bin", "feedmill-worker")
-    return own if os.path.exists(own) else None
-
-
-def worker_program() -> str:
-    """The worker's program: FEEDMILL_WORKER, the package's own, or the one in PATH."""
-    given = os.environ.get(PROGRAM)
-    if given:
-        if not os.access(given, os.X_OK):
-            raise ConfigError(f"{PROGRAM}={given} is no program")
-        return given
-    found = packaged_program() or shutil.which("feedmill-worker")
-    if found is None:
-        raise ConfigError(f"a pipeline's file needs the worker's program, which is neither in this package nor in PATH; set {PROGRAM}")
-    return found
 
 
 def _reap(child: subprocess.Popen[bytes]) -> None:

@@ -5,46 +5,42 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
 from . import _feedmill
 from .errors import ConfigError, StateError
-from .kinds import at_least, whole
+from .kinds import at_least
 
 
-def is_fleet(source: Any) -> bool:
+def is_fleet(source: str | list[str]) -> bool:
     """Whether workers are named, and not a pipeline's file."""
-    if isinstance(source, (list, tuple)):
-        return True
-    text = os.fspath(source)
-    return "://" in text or text.startswith("file:")
+    return isinstance(source, list) or "://" in source or source.startswith("file:")
 
 
 #: What looks like a worker's address whose scheme was left out.
 _BARE_ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
 
-def check_file(source: Any) -> None:
+def check_file(source: str) -> None:
     """ConfigError for a worker's address without its scheme, which would be taken for a pipeline's file."""
-    text = os.fspath(source)
-    first = text.split(",")[0].strip() if isinstance(text, str) else ""
-    if _BARE_ADDRESS.fullmatch(first) and not os.path.exists(text):
-        raise ConfigError(f"{text} is no pipeline's file; workers' addresses begin with http:// or https://: http://{first}?")
+    first = source.split(",")[0].strip()
+    if _BARE_ADDRESS.fullmatch(first) and not os.path.exists(source):
+        raise ConfigError(f"{source} is no pipeline's file; workers' addresses begin with http:// or https://: http://{first}?")
 
 
-def check_access(source: Any, token: str | None, token_file: str | os.PathLike[str] | None) -> None:
+def check_access(source: str | list[str], token: str | None, token_file: str | None) -> None:
     """ConfigError for a source that is none, and for a token that does not go with it."""
     if token is not None and token_file is not None:
         raise ConfigError("token and token_file are two ways to say the same; give one of them")
-    if not is_fleet(source):
-        check_file(source)
-    if (token is not None or token_file is not None) and not is_fleet(source):
+    if isinstance(source, list) or is_fleet(source):
+        return
+    check_file(source)
+    if token is not None or token_file is not None:
         raise ConfigError("token goes with workers' addresses; workers of a pipeline's file get one of their own")
 
 
-def check_own_workers(source: Any, workers: int, threads: int | None) -> None:
+def check_own_workers(source: str | list[str], workers: int, threads: int | None) -> None:
     """ConfigError for settings of this machine's workers where others are named."""
     for name, given in (("workers", workers != 1), ("threads", threads is not None)):
         if given and is_fleet(source):
@@ -65,14 +61,14 @@ def check_ranks(dp_rank: int, dp_size: int, model_parallel_size: int) -> None:
         )
 
 
-def checked_tensors(names: Collection[str] | None, known: Collection[str]) -> tuple[str, ...] | None:
+def checked_tensors(names: Collection[str] | None, known: Collection[str]) -> frozenset[str] | None:
     """Names of tensors; ConfigError for those that no batch has."""
     if names is None:
         return None
     unknown = [name for name in names if not isinstance(name, str) or name not in known]
     if unknown:
         raise ConfigError(f"tensors {', '.join(map(repr, unknown))}: there is no such tensor; there are {', '.join(sorted(known))}")
-    return tuple(names)
+    return frozenset(names)
 
 
 def checked_skips(stretches: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
