@@ -213,10 +213,7 @@ impl Cluster {
                     "conditions": [{"type": "Ready", "status": "True"}]});
                 self.server.put(PODS, pod);
             }
-            self.server.change(DEPLOYMENTS, &format!("{name}-worker"), |object| {
-                object["status"] = json!({"observedGeneration": object["metadata"]["generation"], "replicas": workers,
-                    "updatedReplicas": workers, "availableReplicas": workers, "readyReplicas": workers});
-            });
+            self.server.whole(&format!("{name}-worker"), i64::from(workers));
         }
         for number in 0..pipelines {
             let name = format!("p{number}");

@@ -253,23 +253,27 @@ impl Applier<'_> {
         let is_left = found.owner_references().is_empty()
             && label(MANAGED_BY) == Some(MANAGER)
             && label(PIPELINE) == Some(self.key.name.as_str());
-        is_left || found.owner_references().iter().any(|owner| owner.uid == self.uid)
+        is_left || is_owned(found, self.uid)
     }
+}
+
+fn is_owned(found: &impl Resource, uid: &str) -> bool {
+    found.meta().owner_references.iter().flatten().any(|owner| owner.uid == uid)
 }
 
 /// Whether an object that was kept belongs to this pipeline, or to nobody since it was left behind; by its labels it was ours.
 #[must_use]
 pub fn ours_or_left<K: Resource>(kept: Option<Kept<K>>, uid: &str) -> Option<Arc<K>> {
     kept?.ok().filter(|found| {
-        let owners = found.meta().owner_references.as_deref().unwrap_or_default();
-        owners.is_empty() || owners.iter().any(|owner| owner.uid == uid)
+        let is_left = found.meta().owner_references.as_ref().is_none_or(Vec::is_empty);
+        is_left || is_owned(found.as_ref(), uid)
     })
 }
 
 /// Whether an object that was kept belongs to this pipeline.
 #[must_use]
 pub fn ours<K: Resource>(kept: Option<Kept<K>>, uid: &str) -> Option<Arc<K>> {
-    kept?.ok().filter(|found| found.meta().owner_references.iter().flatten().any(|owner| owner.uid == uid))
+    kept?.ok().filter(|found| is_owned(found.as_ref(), uid))
 }
 
 /// A hash of what is written of an object: not of its status, its versions, or its number of workers, which have other writers.

@@ -46,6 +46,12 @@ pub enum CheckError {
         #[source]
         source: kube::Error,
     },
+    /// The API server says nothing.
+    #[error("the API server has not listed datapipelines within {seconds} s; can it be reached from here?")]
+    Silent {
+        /// How long was waited.
+        seconds: u64,
+    },
     /// Nobody renews it.
     #[error(
         "no operator has renewed the lease {lease} of namespace {namespace} within {seconds} s; see `kubectl logs` of its pods"
@@ -69,14 +75,32 @@ pub async fn check(client: Client, arguments: &CheckArgs) -> Result<String, Chec
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
-    // Only whether it is answered; nothing of one is read.
-    pipelines.list_metadata(&ListParams::default().limit(1)).await.map_err(CheckError::Definition)?;
     let (lease, namespace) = (&arguments.lease, &arguments.own_namespace);
+    let unread = |source| CheckError::Lease { lease: lease.clone(), namespace: namespace.clone(), source };
     let leases: Api<Lease> = Api::namespaced(client, namespace);
+    let (mut is_listed, mut refusal) = (false, None);
     let seen = async {
+        // Only whether it is answered; nothing of one is read.
+        pipelines.list_metadata(&ListParams::default().limit(1)).await.map_err(CheckError::Definition)?;
+        is_listed = true;
         let mut first = None;
         loop {
-            let spec = leases.get_opt(lease).await?.and_then(|lease| lease.spec).unwrap_or_default();
+            let found = match leases.get_opt(lease).await {
+                // That does not pass by itself.
+                Err(kube::Error::Api(status)) if status.code == 403 => {
+                    return Err(unread(kube::Error::Api(status)));
+                }
+                // Not yet, as while an API server begins anew.
+                Err(error) => {
+                    refusal = Some(error);
+                    None
+                }
+                Ok(found) => {
+                    refusal = None;
+                    found
+                }
+            };
+            let spec = found.and_then(|lease| lease.spec).unwrap_or_default();
             let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
             // That it changes is seen; what stands in it was written by another clock.
             if let (Some(holder), Some(renewed)) = (holder, spec.renew_time) {
@@ -89,15 +113,15 @@ pub async fn check(client: Client, arguments: &CheckArgs) -> Result<String, Chec
         }
     };
     match tokio::time::timeout(Duration::from_secs(arguments.seconds), seen).await {
-        Ok(result) => result.map_err(|source| CheckError::Lease {
-            lease: lease.clone(),
-            namespace: namespace.clone(),
-            source,
-        }),
-        Err(_) => Err(CheckError::Nobody {
-            lease: lease.clone(),
-            namespace: namespace.clone(),
-            seconds: arguments.seconds,
-        }),
+        Ok(result) => result,
+        Err(_) if !is_listed => Err(CheckError::Silent { seconds: arguments.seconds }),
+        Err(_) => Err(refusal.map_or_else(
+            || CheckError::Nobody {
+                lease: lease.clone(),
+                namespace: namespace.clone(),
+                seconds: arguments.seconds,
+            },
+            unread,
+        )),
     }
 }

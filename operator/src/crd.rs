@@ -57,6 +57,25 @@ macro_rules! absent_of_worker {
     };
 }
 
+/// A map with keys of its writer alone.
+macro_rules! not_ours {
+    ($at:expr, $field:literal, $why:literal) => {
+        Rule {
+            at: $at,
+            field: concat!(".", $field),
+            rule: concat!(
+                "!has(self.",
+                $field,
+                ") || !self.",
+                $field,
+                ".exists(key, key.startsWith('feedmill.dev/') || key.startsWith('app.kubernetes.io/'))"
+            ),
+            message: concat!("must not have keys of feedmill.dev/ or app.kubernetes.io/: ", $why),
+            reason: FORBIDDEN,
+        }
+    };
+}
+
 /// Where the template that is merged has a pod's fields.
 const POD: &[&str] = &["spec", "podTemplate", "spec"];
 
@@ -195,20 +214,8 @@ const RULES: &[Rule] = &[
         message: "must be absent beside a template, which says itself what records become",
         reason: INVALID,
     },
-    Rule {
-        at: &["spec", "worker"],
-        field: ".labels",
-        rule: "!has(self.labels) || !self.labels.exists(key, key.startsWith('feedmill.dev/') || key.startsWith('app.kubernetes.io/'))",
-        message: "must not have keys of feedmill.dev/ or app.kubernetes.io/: the operator finds its workers by them",
-        reason: FORBIDDEN,
-    },
-    Rule {
-        at: &["spec", "worker"],
-        field: ".annotations",
-        rule: "!has(self.annotations) || !self.annotations.exists(key, key.startsWith('feedmill.dev/') || key.startsWith('app.kubernetes.io/'))",
-        message: "must not have keys of feedmill.dev/ or app.kubernetes.io/: they are the operator's own",
-        reason: FORBIDDEN,
-    },
+    not_ours!(&["spec", "worker"], "labels", "the operator finds its workers by them"),
+    not_ours!(&["spec", "worker"], "annotations", "they are the operator's own"),
     Rule {
         at: &["spec", "worker"],
         field: ".serviceAccountAnnotations",
@@ -223,20 +230,8 @@ const RULES: &[Rule] = &[
         message: "must not have spec.affinity.podAntiAffinity with placement.spread.mode OnePerNode, which takes it",
         reason: FORBIDDEN,
     },
-    Rule {
-        at: &["spec", "podTemplate", "metadata"],
-        field: ".labels",
-        rule: "!has(self.labels) || !self.labels.exists(key, key.startsWith('feedmill.dev/') || key.startsWith('app.kubernetes.io/'))",
-        message: "must not have keys of feedmill.dev/ or app.kubernetes.io/: the operator finds its workers by them",
-        reason: FORBIDDEN,
-    },
-    Rule {
-        at: &["spec", "podTemplate", "metadata"],
-        field: ".annotations",
-        rule: "!has(self.annotations) || !self.annotations.exists(key, key.startsWith('feedmill.dev/') || key.startsWith('app.kubernetes.io/'))",
-        message: "must not have keys of feedmill.dev/ or app.kubernetes.io/: they are the operator's own",
-        reason: FORBIDDEN,
-    },
+    not_ours!(&["spec", "podTemplate", "metadata"], "labels", "the operator finds its workers by them"),
+    not_ours!(&["spec", "podTemplate", "metadata"], "annotations", "they are the operator's own"),
     absent!(POD, "hostNetwork", "workers are no part of their node"),
     absent!(POD, "hostPID", "workers are no part of their node"),
     absent!(POD, "hostIPC", "workers are no part of their node"),

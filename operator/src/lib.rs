@@ -17,6 +17,9 @@ pub mod crd;
 /// What exists.
 mod observe;
 
+/// An answer beside its connection.
+mod beside;
+
 /// What workers say of themselves.
 pub mod scrape;
 

@@ -23,6 +23,9 @@ const VOLUMES: [&str; 2] = [DOCUMENT_VOLUME, PLAN_VOLUME];
 const OF_NODE: &str = "must be absent: workers are no part of their node";
 /// Kubernetes' word for how an element is merged.
 const DIRECTIVE: &str = "$patch";
+/// What is merged and never replaced or taken away: what the operator decides stands there too.
+const SHARED: [&str; 6] =
+    ["/metadata", "/metadata/labels", "/metadata/annotations", "/spec", "/spec/containers", "/spec/volumes"];
 
 /// What is written over the template of workers, checked.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,13 +37,28 @@ impl PodPatch {
     /// # Errors
     /// Each field that is the operator's own, or none of a pod.
     pub fn new(patch: &Map<String, Value>, alone: bool) -> Result<Self, Vec<FieldError>> {
+        if patch.is_empty() {
+            return Ok(Self::default());
+        }
         let mut errors = Vec::new();
         let mut refuse = |at: String, reason: &str| {
             errors.push(FieldError { field: format!("{FIELD}{at}"), reason: reason.to_owned() });
         };
-        let bytes = Value::Object(patch.clone()).to_string().len();
+        let whole = Value::Object(patch.clone());
+        let bytes = whole.to_string().len();
         if bytes > MOST_BYTES {
             refuse(String::new(), &format!("has {bytes} bytes, of at most {MOST_BYTES}"));
+        }
+        for place in SHARED.into_iter().chain(alone.then_some("/spec/affinity")) {
+            let (Some(given), at) = (whole.pointer(place), place.replace('/', ".")) else { continue };
+            if given.is_null() {
+                refuse(at, "must not be null: what the operator decides stands there too");
+            } else if given.get(DIRECTIVE).is_some() {
+                refuse(
+                    format!("{at}.{DIRECTIVE}"),
+                    "must be absent: what the operator decides stands there too, so it is merged",
+                );
+            }
         }
         for part in ["labels", "annotations"] {
             let given = patch.get("metadata").and_then(|metadata| metadata.get(part)?.as_object());
@@ -83,13 +101,17 @@ impl PodPatch {
                 _ => {}
             }
         }
-        unknown(patch, &mut refuse);
+        unknown(whole, &mut refuse);
         if errors.is_empty() { Ok(Self(patch.clone())) } else { Err(errors) }
     }
 
     /// The template with it.
     #[must_use]
     pub fn over(&self, template: PodTemplateSpec) -> PodTemplateSpec {
+        // Of most pipelines, at each look at them.
+        if self.0.is_empty() {
+            return template;
+        }
         let Ok(Value::Object(mut whole)) = serde_json::to_value(&template) else { return template };
         merge(&mut whole, &self.0);
         // Both are templates, and so is what becomes of them.
@@ -118,8 +140,7 @@ fn of_container(at: &str, container: &Value, refuse: &mut impl FnMut(String, &st
 }
 
 /// Refuses what is no field of a pod, or has another type: it would be left out in silence.
-fn unknown(patch: &Map<String, Value>, refuse: &mut impl FnMut(String, &str)) {
-    let mut plain = Value::Object(patch.clone());
+fn unknown(mut plain: Value, refuse: &mut impl FnMut(String, &str)) {
     without_directives(&mut plain);
     let read = serde_json::from_value::<PodTemplateSpec>(plain.clone());
     match read.and_then(serde_json::to_value) {
@@ -279,6 +300,47 @@ mod tests {
         let apart = json!({"spec": {"affinity": {"podAntiAffinity": {}}}});
         assert!(patch(&apart).is_ok());
         assert!(PodPatch::new(apart.as_object().unwrap(), true).is_err());
+    }
+
+    #[test]
+    fn a_directive_or_null_took_away_what_is_the_operators_beside_it() {
+        let refused = |value: &Value, alone: bool, field: &str| {
+            let errors = PodPatch::new(value.as_object().unwrap(), alone).unwrap_err();
+            let field = format!("{FIELD}.{field}");
+            assert!(errors.iter().any(|error| error.field == field), "{value}: {errors:?}");
+        };
+        for (field, value) in [
+            (
+                "metadata.annotations.$patch",
+                json!({"metadata": {"annotations": {"$patch": "replace", "note": "x"}}}),
+            ),
+            ("metadata.labels.$patch", json!({"metadata": {"labels": {"$patch": "delete"}}})),
+            ("metadata.$patch", json!({"metadata": {"$patch": "delete"}})),
+            ("metadata", json!({"metadata": null})),
+            ("metadata.labels", json!({"metadata": {"labels": null}})),
+            ("metadata.annotations", json!({"metadata": {"annotations": null}})),
+            ("spec.$patch", json!({"spec": {"$patch": "replace", "containers": [{"name": "other"}]}})),
+            ("spec", json!({"spec": null})),
+            ("spec.containers.$patch", json!({"spec": {"containers": {"$patch": "delete"}}})),
+            ("spec.containers", json!({"spec": {"containers": null}})),
+            ("spec.volumes.$patch", json!({"spec": {"volumes": {"$patch": "delete"}}})),
+            ("spec.volumes", json!({"spec": {"volumes": null}})),
+        ] {
+            refused(&value, false, field);
+        }
+        for (field, affinity) in [
+            ("spec.affinity.$patch", json!({"$patch": "delete"})),
+            ("spec.affinity.$patch", json!({"$patch": "replace", "nodeAffinity": {}})),
+            ("spec.affinity", Value::Null),
+        ] {
+            let value = json!({"spec": {"affinity": affinity}});
+            refused(&value, true, field);
+            // Without OnePerNode it is no business of the operator.
+            assert!(patch(&value).is_ok(), "{value}");
+        }
+        let lines = "podTemplate: {metadata: {annotations: {$patch: replace, note: x}}}";
+        let errors = validate(&stored(lines)).unwrap_err();
+        assert_eq!(errors[0].field, "spec.podTemplate.metadata.annotations.$patch");
     }
 
     #[test]

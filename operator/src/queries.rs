@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use feedmill_protocol::pipeline::FieldError;
-use feedmill_scaler::prometheus::{Answer, MOST_BYTES, MOST_MS, Mute, Numbers, number};
+use feedmill_scaler::prometheus::{MOST_BYTES, MOST_MS, Mute, Numbers, number};
 use futures_util::StreamExt as _;
 use futures_util::future::{OptionFuture, join3};
 use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
+use crate::beside::beside;
 use crate::metrics::Metrics;
 use crate::validate::{Key, ValidatedPipeline};
 
@@ -157,7 +158,7 @@ async fn numbers(server: &Server, due: &Due, calendar: impl Fn() -> u64 + Copy +
         let path = server.path(query, &due.key, due.stale_after);
         async move {
             let (status, body) = ask(server, &path).await?;
-            number(&Answer::Said { status, body: &body }, calendar(), u64::from(due.stale_after) * 1000)
+            number(status, &body, calendar(), u64::from(due.stale_after) * 1000)
         }
     };
     let desired: OptionFuture<_> = server.desired.as_deref().map(of).into();
@@ -186,13 +187,7 @@ async fn ask(server: &Server, path: &str) -> Result<(u16, Bytes), Mute> {
                 .map_err(|error| if error.is::<LengthLimitError>() { Mute::Large } else { Mute::Down })?;
             Ok((status, body.to_bytes()))
         };
-        // Both are given up together, also when the time is over.
-        tokio::pin!(answer);
-        tokio::select! {
-            answer = &mut answer => answer,
-            // What came before it ended is read.
-            _ = connection => answer.await,
-        }
+        beside(answer, connection).await
     };
     tokio::time::timeout(Duration::from_millis(MOST_MS), asked).await.unwrap_or(Err(Mute::Late))
 }

@@ -223,7 +223,7 @@ async fn scrape(
         let targets = pods.keys().into_iter().flat_map(|key| {
             let of = pods.all(&key).into_iter().filter(|pod| pod.stays());
             let pipeline = pipelines.get(&key, &key.name).and_then(Result::ok);
-            let often = pipeline.is_some_and(|pipeline| pipeline.spec.is_scaled_here());
+            let often = pipeline.is_some_and(|pipeline| pipeline.spec.is_scaled_by_reports());
             of.filter_map(move |pod| {
                 let (key, uid, ready) = (key.clone(), pod.uid.clone(), pod.ready);
                 Some(Target { key, uid, address: pod.address?, port, tls: pod.tls, often, ready })

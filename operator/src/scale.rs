@@ -192,6 +192,7 @@ impl Scaler {
     fn ask(&mut self, signal: &Option<String>) {
         if self.signal != *signal {
             (self.signal, self.state, self.written) = (signal.clone(), None, None);
+            (self.observer, self.taken) = (Observer::new(self.streams.clone(), self.stale_after_ms), None);
         }
     }
 
@@ -202,8 +203,12 @@ impl Scaler {
         }
     }
 
-    /// Takes a round of answers, if one of them is new.
+    /// Takes a round of answers, if one of them is new and the size is decided by them: nobody else takes out of the observer what is
+    /// put into it.
     fn take(&mut self, sight: &Sight<'_>, now: Instant, now_ms: u64) {
+        if self.signal.is_some() {
+            return;
+        }
         let newest = sight.answers.iter().map(|(_, seen)| seen.at).max();
         if newest <= self.taken {
             return;

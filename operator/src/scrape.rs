@@ -19,6 +19,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+use crate::beside::beside;
 use crate::size::count;
 use crate::validate::Key;
 
@@ -204,13 +205,7 @@ where
             .map_err(|error| ScrapeError::Body(error.to_string()))?;
         serde_json::from_slice(&body.to_bytes()).map_err(|error| ScrapeError::Body(error.to_string()))
     };
-    // Both are given up together, also when the time is over.
-    tokio::pin!(answer);
-    tokio::select! {
-        answer = &mut answer => answer,
-        // What came before it ended is read.
-        _ = connection => answer.await,
-    }
+    beside(answer, connection).await
 }
 
 /// What the ranks of all runs report, as one figure each.

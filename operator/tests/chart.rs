@@ -160,8 +160,16 @@ fn a_test_looks_whether_an_operator_is_at_work() {
     // Alerts and the disruption budget must not take it for an operator.
     let selector = &of(&objects, "Deployment")[0]["spec"]["selector"]["matchLabels"];
     assert_ne!(pod["metadata"]["labels"]["app.kubernetes.io/name"], selector["app.kubernetes.io/name"]);
+    is_understood(&test["args"]);
+}
+
+/// The program goes on with these arguments, as a container gets them, to where an API server would be.
+fn is_understood(arguments: &Value) {
+    // Of $$ Kubernetes makes $.
+    let given = |argument: &Value| argument.as_str().unwrap().replace("$$", "$");
     let output = Command::new(env!("CARGO_BIN_EXE_feedmill-operator"))
-        .args(test["args"].as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()))
+        .args(arguments.as_array().unwrap().iter().map(given))
+        .env("POD_NAME", "operator")
         .env("POD_NAMESPACE", "feedmill-system")
         .env("KUBECONFIG", "/nowhere")
         .env_remove("KUBERNETES_SERVICE_HOST")
@@ -287,7 +295,7 @@ fn values_that_make_no_sense_are_refused() {
 /// What an operator is started with is what it understands.
 #[test]
 fn the_program_understands_the_charts_arguments() {
-    let query = r#"operator.prometheus.main.wait=max(w{n="$namespace"\,p=~"^$(a|b)$"}) < 1"#;
+    let query = r#"operator.prometheus.main.wait=max(w{n="$namespace"\,p=~"^$(a|b)$$"}) < 1"#;
     let Some(objects) = rendered(&[
         "--set",
         "namespaced=true",
@@ -302,26 +310,14 @@ fn the_program_understands_the_charts_arguments() {
     ]) else {
         return;
     };
-    let server = of(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["args"]
+    let args = &of(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["args"];
+    let server = args
         .as_array()
         .unwrap()
         .iter()
-        .find_map(|argument| argument.as_str()?.strip_prefix("--prometheus=main=").map(str::to_owned));
-    let server: Value = serde_json::from_str(&server.unwrap()).unwrap();
-    // Of $$( Kubernetes makes $(.
-    assert_eq!(server["wait"], r#"max(w{n="$namespace",p=~"^$$(a|b)$"}) < 1"#);
-    let arguments = &of(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["args"];
-    let arguments: Vec<&str> =
-        arguments.as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()).collect();
-    let output = Command::new(env!("CARGO_BIN_EXE_feedmill-operator"))
-        .args(arguments)
-        .env("POD_NAME", "operator")
-        .env("POD_NAMESPACE", "feedmill-system")
-        .env("KUBECONFIG", "/nowhere")
-        .env_remove("KUBERNETES_SERVICE_HOST")
-        .env("HOME", "/nowhere")
-        .output()
-        .unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("no API server"), "{error}");
+        .find_map(|argument| argument.as_str()?.strip_prefix("--prometheus=main="));
+    let server: Value = serde_json::from_str(server.unwrap()).unwrap();
+    // Kubernetes would take $( for the beginning of a variable, and two of them for one.
+    assert_eq!(server["wait"], r#"max(w{n="$$namespace",p=~"^$$(a|b)$$$$"}) < 1"#);
+    is_understood(args);
 }

@@ -336,10 +336,9 @@ async fn a_contradiction_that_came_past_the_rules_changes_nothing() {
     assert_eq!(fleet.replicas("fleet"), Some(2));
 }
 
-#[tokio::test(start_paused = true)]
-async fn those_that_go_first_are_marked_before_the_number_is_written() {
-    let fleet = Fleet::of(3).await;
-    for (number, node) in ["n1", "n1", "n2"].iter().enumerate() {
+/// A ready worker on each of these nodes, the first one the oldest.
+fn stand(fleet: &Fleet, nodes: &[&str]) {
+    for (number, node) in nodes.iter().enumerate() {
         fleet.put(
             PODS,
             json!({
@@ -350,6 +349,12 @@ async fn those_that_go_first_are_marked_before_the_number_is_written() {
             }),
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_go_first_are_marked_before_the_number_is_written() {
+    let fleet = Fleet::of(3).await;
+    stand(&fleet, &["n1", "n1", "n2"]);
     let before = fleet.writes().len();
     fleet.edit(|spec| spec["replicas"] = json!(2));
     fleet.sized(2).await;
@@ -363,6 +368,26 @@ async fn those_that_go_first_are_marked_before_the_number_is_written() {
     let (marked, written) =
         (first("PATCH api/v1/pods p1"), first("PATCH apis/apps/v1/deployments fleet-worker"));
     assert!(marked < written, "{writes:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn marks_were_written_again_when_another_pod_was_gone() {
+    let fleet = Fleet::of(4).await;
+    stand(&fleet, &["n1", "n1", "n2", "n2"]);
+    fleet.until("4 serve", |_| fleet.object()["status"]["readyReplicas"] == 4).await;
+    fleet.hold(PODS, true);
+    fleet.remove(PODS, "p3");
+    let before = fleet.writes().len();
+    fleet.edit(|spec| spec["replicas"] = json!(2));
+    let marks = |pod: &str| {
+        let write = format!("PATCH api/v1/pods {pod}");
+        fleet.writes().split_off(before).into_iter().filter(|other| *other == write).count()
+    };
+    // Both are to go.
+    fleet.until("both are marked", |_| marks("p1") > 0 && marks("p3") > 0).await;
+    fleet.hold(PODS, false);
+    fleet.sized(2).await;
+    assert_eq!((marks("p1"), marks("p3")), (1, 1), "{:#?}", fleet.writes().split_off(before));
 }
 
 #[tokio::test(start_paused = true)]

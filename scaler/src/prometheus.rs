@@ -30,40 +30,12 @@ const MOST_WORKERS: f64 = 1e6;
 /// The name that runs have in reasons when they come from queries.
 const RUN: &str = "prometheus";
 
-/// What came back from one query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
-    /// Status and body.
-    Said {
-        /// HTTP status.
-        status: u16,
-        /// At most [`MOST_BYTES`] and one more; longer ones need not be read to the end.
-        body: &'a [u8],
-    },
-    /// Nothing within [`MOST_MS`].
-    Late,
-    /// No connection.
-    Down,
-}
-
-/// The answers of one window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answers<'a> {
-    /// Share of its time that a rank waits, 0..1.
-    pub wait: Answer<'a>,
-    /// The emptiest queue, 0..1.
-    pub fill: Answer<'a>,
-    /// Workers that would do at the load they are planned for; None when there is no such query: then only hunger makes a fleet larger,
-    /// and nothing makes it smaller.
-    pub desired: Option<Answer<'a>>,
-}
-
 /// Why a query gave no number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mute {
     /// No connection.
     Down,
-    /// No answer in time.
+    /// No answer within [`MOST_MS`].
     Late,
     /// An HTTP status that is no success, or a query that failed.
     Refused {
@@ -169,27 +141,16 @@ impl fmt::Display for Unanswered {
 /// The numbers of one window, for whoever keeps them between answers and decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Numbers {
-    /// Of [`Answers::wait`].
+    /// Share of its time that a rank waits, 0..1.
     pub wait: Result<f64, Mute>,
-    /// Of [`Answers::fill`].
+    /// The emptiest queue, 0..1.
     pub fill: Result<f64, Mute>,
-    /// Of [`Answers::desired`].
+    /// Workers that would do at the load they are planned for; None when there is no such query: then only hunger makes a fleet larger,
+    /// and nothing makes it smaller.
     pub desired: Option<Result<f64, Mute>>,
 }
 
-/// Reads what came back.
-fn read(answers: &Answers<'_>, now_ms: u64, stale_after_ms: u64) -> Numbers {
-    let of = |answer: &Answer<'_>| number(answer, now_ms, stale_after_ms);
-    Numbers { wait: of(&answers.wait), fill: of(&answers.fill), desired: answers.desired.as_ref().map(of) }
-}
-
 /// The signals of a window; when an answer is of no use, [`Signals::unanswered`] says which.
-#[must_use]
-pub fn window(spec: &ScalingSpec, fleet: Fleet, answers: &Answers<'_>, now_ms: u64) -> Signals {
-    signals(spec, fleet, &read(answers, now_ms, spec.reports.stale_after_ms))
-}
-
-/// The same of numbers that were read before.
 #[must_use]
 pub fn signals(spec: &ScalingSpec, fleet: Fleet, numbers: &Numbers) -> Signals {
     let of = |query: &str, number: &Result<f64, Mute>| {
@@ -260,16 +221,12 @@ struct Series {
 #[derive(Deserialize)]
 struct Sample(f64, String);
 
-/// The one number of an answer.
+/// The one number of an answer, of its HTTP status and its body: at most [`MOST_BYTES`] and one more, as longer ones need not be read to
+/// the end. `now_ms` is the calendar's, in milliseconds since 1970.
 ///
 /// # Errors
 /// Why there is none.
-pub fn number(answer: &Answer<'_>, now_ms: u64, stale_after_ms: u64) -> Result<f64, Mute> {
-    let (status, body) = match answer {
-        Answer::Down => return Err(Mute::Down),
-        Answer::Late => return Err(Mute::Late),
-        Answer::Said { status, body } => (*status, *body),
-    };
+pub fn number(status: u16, body: &[u8], now_ms: u64, stale_after_ms: u64) -> Result<f64, Mute> {
     if body.len() > MOST_BYTES {
         return Err(Mute::Large);
     }

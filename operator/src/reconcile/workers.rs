@@ -1,12 +1,13 @@
 //! How many workers there are, which of them go first, and where they stand.
 
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{EvictParams, Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Context, Observed};
 use crate::apply::ApplyError;
@@ -40,8 +41,9 @@ impl Context {
         }
         let mut step = size::step(current, wanted, &pods);
         // One that is gone is decided without: it would never be seen marked.
+        let mut answered = BTreeMap::new();
         loop {
-            let gone = self.mark(pipeline, &step).await?;
+            let gone = self.mark(pipeline, &step, &mut answered).await?;
             if gone.is_empty() {
                 break;
             }
@@ -72,19 +74,29 @@ impl Context {
             && !self.is_old(pipeline, observed)
     }
 
-    /// Marks those that go first and takes marks away. Gives those that are gone.
-    async fn mark(&self, pipeline: &ValidatedPipeline, step: &size::Step) -> Result<Vec<String>, ApplyError> {
+    /// Marks those that go first and takes marks away, but for what was `answered` in this look. Gives those that are gone.
+    async fn mark(
+        &self,
+        pipeline: &ValidatedPipeline,
+        step: &size::Step,
+        answered: &mut BTreeMap<String, Value>,
+    ) -> Result<Vec<String>, ApplyError> {
         let marks = step.mark.iter().map(|name| (name, json!(FIRST_TO_GO.to_string())));
-        let marks = marks.chain(step.unmark.iter().map(|name| (name, serde_json::Value::Null)));
+        let marks = marks.chain(step.unmark.iter().map(|name| (name, Value::Null)));
         let (writes, parameters) = (self.writes(pipeline), PatchParams::default());
         let api = writes.api::<Pod>();
         let mut gone = Vec::new();
         for (name, cost) in marks.take(MARKS) {
+            if answered.get(name) == Some(&cost) {
+                continue;
+            }
             let patch = json!({"metadata": {"annotations": {DELETION_COST: cost}}});
             let patch = Patch::Merge(&patch);
             let write = api.patch(name, &parameters, &patch);
             if writes.done("Pod", name, &[404], write).await?.is_none() {
                 gone.push(name.clone());
+            } else {
+                answered.insert(name.clone(), cost);
             }
         }
         Ok(gone)

@@ -30,6 +30,8 @@ struct World {
     kept: Option<ConfigMap>,
     /// The share of its time that the training's only rank waits while there are too few workers; none when nobody trains.
     wait: Option<f64>,
+    /// The training's name.
+    run: String,
     /// What Prometheus says, of a pipeline that names it.
     heard: Option<Numbers>,
     /// Whether what it reports arrives.
@@ -53,6 +55,7 @@ impl World {
             workers,
             kept: None,
             wait: None,
+            run: "r".into(),
             heard: None,
             arrives: true,
             waited_ms: 0,
@@ -81,7 +84,7 @@ impl World {
     fn report(&self) -> KeptReport {
         let waits = self.waits();
         let report = json!({
-            "age_ms": 0, "run": "r", "stream": "train", "plan": digest(1), "rank": 0, "size": 1,
+            "age_ms": 0, "run": self.run, "stream": "train", "plan": digest(1), "rank": 0, "size": 1,
             "ready": if waits > 0.0 { 0 } else { 4 }, "target": 4, "waiting_ms": 0,
             "wait_ms": (waits * 5000.0) as u64, "step_ms": 5000,
             "waited_ms": self.waited_ms, "computed_ms": self.computed_ms, "trained": self.computed_ms / 10,
@@ -373,4 +376,22 @@ fn what_one_signal_taught_means_nothing_to_another() {
     (other.kept, other.wait) = (kept, Some(0.8));
     assert_eq!(other.look().reason, Reason::Watching);
     assert!(other.looks(8).iter().all(|size| *size == 12));
+}
+
+#[test]
+fn reports_under_a_signal_were_kept_until_no_other_run_was_heard() {
+    let mut world = asking(2, 0.0, 1.0, 1.0);
+    world.wait = Some(0.8);
+    // One more than are followed at once.
+    for number in 0..65 {
+        world.run = format!("r{number}");
+        world.look();
+    }
+    let all = world.scalers.0.lock().unwrap();
+    assert!(all.values().all(|scaler| scaler.taken.is_none()));
+    drop(all);
+    (world.pipeline, world.heard) = (pipeline(SCALED), None);
+    world.run = "another".into();
+    let sizes = world.looks(9);
+    assert_eq!(sizes.last(), Some(&8), "{sizes:?}");
 }

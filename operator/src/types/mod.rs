@@ -251,6 +251,12 @@ impl DataPipelineSpec {
     pub fn is_scaled_here(&self) -> bool {
         self.autoscaling.as_ref().is_some_and(|scaling| scaling.mode == AutoscalingMode::Internal)
     }
+
+    /// Whether it decides by what trainers report to workers, and not by what a Prometheus server says.
+    #[must_use]
+    pub fn is_scaled_by_reports(&self) -> bool {
+        self.is_scaled_here() && self.autoscaling.as_ref().is_some_and(|scaling| scaling.signal.is_none())
+    }
 }
 
 fn one() -> i32 {
@@ -259,4 +265,22 @@ fn one() -> i32 {
 
 fn sixty() -> i32 {
     60
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::validate::tests::stored;
+
+    #[test]
+    fn workers_of_a_pipeline_that_is_decided_by_a_signal_were_asked_as_often_as_those_whose_reports_decide() {
+        for (lines, here, by_reports) in [
+            ("", false, false),
+            ("autoscaling: {mode: External, maxReplicas: 2}", false, false),
+            ("autoscaling: {mode: Internal, maxReplicas: 2}", true, true),
+            ("autoscaling: {mode: Internal, maxReplicas: 2, signal: {prometheus: main}}", true, false),
+        ] {
+            let spec = stored(lines).spec;
+            assert_eq!((spec.is_scaled_here(), spec.is_scaled_by_reports()), (here, by_reports), "{lines}");
+        }
+    }
 }

@@ -169,9 +169,6 @@ impl Fleet {
                 self.put(PODS, object);
             }
         }
-        self.change(DEPLOYMENTS, "fleet-worker", |object| {
-            object["status"] = json!({"observedGeneration": object["metadata"]["generation"], "replicas": wanted,
-                "updatedReplicas": wanted, "availableReplicas": wanted, "readyReplicas": wanted});
-        });
+        self.whole("fleet-worker", wanted);
     }
 }

@@ -331,6 +331,14 @@ impl Server {
         while tokio::time::timeout(pause, changes.changed()).await.is_ok() {}
     }
 
+    /// From now on a Deployment says that all of so many workers are there, by its present template.
+    pub fn whole(&self, deployment: &str, workers: i64) {
+        self.change(DEPLOYMENTS, deployment, |object| {
+            object["status"] = json!({"observedGeneration": object["metadata"]["generation"], "replicas": workers,
+                "updatedReplicas": workers, "availableReplicas": workers, "readyReplicas": workers});
+        });
+    }
+
     /// How many workers the Deployment of a pipeline wants.
     pub fn replicas(&self, pipeline: &str) -> Option<i64> {
         self.get(DEPLOYMENTS, &format!("{pipeline}-worker"))?["spec"]["replicas"].as_i64()

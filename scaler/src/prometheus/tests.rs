@@ -11,8 +11,8 @@ fn vector(at_seconds: f64, value: &str) -> String {
     )
 }
 
-fn said(body: &str) -> Answer<'_> {
-    Answer::Said { status: 200, body: body.as_bytes() }
+fn said(body: &str, now_ms: u64) -> Result<f64, Mute> {
+    number(200, body.as_bytes(), now_ms, STALE)
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn one_number_is_read_from_a_vector_or_a_scalar() {
         (format!(r#"{{"status":"success","data":{{"resultType":"scalar","result":[{now},"7"]}}}}"#), 7.0),
         (vector(now, "7").replace("success\"", "success\",\"warnings\":[\"w\"]"), 7.0),
     ] {
-        assert_eq!(number(&said(&body), NOW, STALE), Ok(value), "{body}");
+        assert_eq!(said(&body, NOW), Ok(value), "{body}");
     }
 }
 
@@ -68,12 +68,14 @@ fn everything_else_is_named() {
         (large, Mute::Large),
     ] {
         assert!(Mute::LABELS.contains(&why.label()), "{why:?}");
-        assert_eq!(number(&said(&body), NOW, STALE), Err(why), "{:.200}", body);
+        assert_eq!(said(&body, NOW), Err(why), "{:.200}", body);
     }
-    let refused = Answer::Said { status: 503, body: plain.as_bytes() };
-    assert_eq!(number(&refused, NOW, STALE), Err(Mute::Refused { status: 503 }));
-    assert_eq!(number(&Answer::Late, NOW, STALE), Err(Mute::Late));
-    assert_eq!(number(&Answer::Down, NOW, STALE), Err(Mute::Down));
+    assert_eq!(number(503, plain.as_bytes(), NOW, STALE), Err(Mute::Refused { status: 503 }));
+    for why in [Mute::Late, Mute::Down] {
+        let numbers = Numbers { wait: Ok(0.0), fill: Err(why.clone()), desired: None };
+        let unanswered = signals(&ScalingSpec::default(), Fleet::default(), &numbers).unanswered;
+        assert_eq!(unanswered, Some(Unanswered { query: "fill".into(), why }));
+    }
 }
 
 /// A fleet of which Prometheus is asked.
@@ -94,24 +96,18 @@ impl Asked {
         (0..windows)
             .map(|_| {
                 self.now += 10_000;
-                let bodies = [Some(wait), Some(fill), desired]
-                    .map(|value| value.map(|v| vector(self.now as f64 / 1000.0, v)));
-                let answer = |at: usize| bodies[at].as_deref().map(said);
-                let none = Answer::Down;
-                let answers = Answers {
-                    wait: answer(0).unwrap_or(none),
-                    fill: answer(1).unwrap_or(none),
-                    desired: answer(2),
-                };
-                self.see(&answers)
+                let answer = |value: &str| said(&vector(self.now as f64 / 1000.0, value), self.now);
+                let numbers =
+                    Numbers { wait: answer(wait), fill: answer(fill), desired: desired.map(answer) };
+                self.see(&numbers)
             })
             .collect()
     }
 
-    fn see(&mut self, answers: &Answers<'_>) -> Decision {
+    fn see(&mut self, numbers: &Numbers) -> Decision {
         let fleet = Fleet { replicas: Some(self.replicas), ready: self.replicas, rollout: false };
         let decision =
-            decide(&self.spec, &window(&self.spec, fleet, answers, self.now), self.state.as_ref(), self.now);
+            decide(&self.spec, &signals(&self.spec, fleet, numbers), self.state.as_ref(), self.now);
         self.state = Some(decision.state.clone());
         self.replicas = decision.replicas;
         decision
@@ -149,11 +145,11 @@ fn a_query_in_vain_freezes_the_fleet_and_then_the_fallback_counts() {
     asked.spec.reports.fallback = Fallback::CurrentReplicasIfHigher(16);
     asked.live(3, "0", "1", Some("9"));
     let body = vector(0.0, "0");
-    let lost = Answers { wait: said(&body), fill: Answer::Down, desired: None };
+    let lost = |now| Numbers { wait: said(&body, now), fill: Err(Mute::Down), desired: None };
     let decision = (0..11)
         .map(|_| {
             asked.now += 10_000;
-            asked.see(&lost)
+            asked.see(&lost(asked.now))
         })
         .last();
     let decision =
@@ -164,7 +160,7 @@ fn a_query_in_vain_freezes_the_fleet_and_then_the_fallback_counts() {
     );
     assert_eq!(decision, Some((12, "ReportsLost", words)));
     asked.now += 10_000;
-    assert_eq!(asked.see(&lost).replicas, 16);
+    assert_eq!(asked.see(&lost(asked.now)).replicas, 16);
 }
 
 #[test]

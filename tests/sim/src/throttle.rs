@@ -23,8 +23,13 @@ pub fn throttle(parent: u32) {
         drop(std::io::stdin().read_to_end(&mut Vec::new()));
         seen.store(true, Ordering::Relaxed);
     });
+    let mut throttled = Vec::new();
     while !closed.load(Ordering::Relaxed) {
-        let Ok(children) = children(parent) else { return };
+        let Ok(children) = children(parent) else { break };
+        // Those whose parent has died are another's now, and nobody else would let them run again.
+        throttled.retain(|process| !children.contains(process));
+        tell(&throttled, Signal::CONT);
+        throttled = children.clone();
         tell(&children, Signal::STOP);
         for slot in 0..SLOTS {
             let now: Vec<Pid> = children.iter().skip(slot).step_by(SLOTS).copied().collect();
@@ -32,10 +37,8 @@ pub fn throttle(parent: u32) {
             std::thread::sleep(RUNS);
             tell(&now, Signal::STOP);
         }
-        if closed.load(Ordering::Relaxed) {
-            tell(&children, Signal::CONT);
-        }
     }
+    tell(&throttled, Signal::CONT);
 }
 
 fn tell(processes: &[Pid], signal: Signal) {
