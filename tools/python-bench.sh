@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the package's inside and a worker in release mode, and runs a bench of trainer/benches: receive (the default), steady or frozen.
+# Builds the package's inside and a worker in release mode, and runs a bench of trainer/benches: receive (the default), steady, frozen or fleet.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,5 +15,5 @@ export PYTHONPATH=$stage FEEDMILL_WORKER=$target/release/feedmill-worker
 # Compared with where it can be had.
 "$environment/bin/python" -c 'import httpx' 2>/dev/null || "$environment/bin/pip" install --quiet 'httpx[http2]' || true
 bench=receive
-case ${1:-} in receive | steady | frozen) bench=$1 && shift ;; esac
+case ${1:-} in receive | steady | frozen | fleet) bench=$1 && shift ;; esac
 exec "$environment/bin/python" "trainer/benches/$bench.py" "$@"

@@ -49,25 +49,28 @@ pub struct Window {
     /// None = always as large as the bound of ranges.
     grown: Option<usize>,
     calm: u64,
+    /// Batches that the trainer took.
+    taken: usize,
 }
 
 impl Window {
     /// Always this many ranges.
     #[must_use]
     pub fn fixed(ranges: usize) -> Self {
-        Self { bounds: Bounds { ranges, bytes: u64::MAX }, grown: None, calm: 0 }
+        Self { bounds: Bounds { ranges, bytes: u64::MAX }, grown: None, calm: 0, taken: 0 }
     }
 
     /// As many as are good, within bounds.
     #[must_use]
     pub fn adaptive(bounds: Bounds) -> Self {
-        Self { bounds, grown: Some(0), calm: 0 }
+        Self { bounds, grown: Some(0), calm: 0, taken: 0 }
     }
 
     /// The trainer took a batch, and had to wait for it or not. Waiting in spite of the window makes it larger:
     /// the times are longer than the formula knows.
     pub fn took(&mut self, waited: bool, known: &Known) {
         let now = self.ranges(known);
+        self.taken = self.taken.saturating_add(1);
         let Some(grown) = &mut self.grown else { return };
         if waited {
             self.calm = 0;
@@ -85,7 +88,8 @@ impl Window {
     /// How many ranges now.
     ///
     /// Enough samples to keep every core of the fleet busy twice over, this rank's part of them; and what the
-    /// trainer uses while a slow range takes its time; within the bounds.
+    /// trainer uses while a slow range takes its time; within the bounds. It grows with what has come, twice as fast: what is asked for
+    /// before workers have shown how fast they are is spread evenly, and the part of a slow one is waited for.
     #[must_use]
     pub fn ranges(&self, known: &Known) -> usize {
         let Some(grown) = self.grown else { return self.bounds.ranges };
@@ -102,7 +106,8 @@ impl Window {
                 usize::try_from(busy.saturating_add(latency)).unwrap_or(usize::MAX).max(FEWEST)
             }
         };
-        let wanted = base.saturating_add(grown).min(self.bounds.ranges);
+        let tried = FIRST.saturating_add(self.taken.saturating_mul(2));
+        let wanted = base.saturating_add(grown).min(tried).min(self.bounds.ranges);
         match known.batch_bytes {
             Some(bytes) => {
                 let fit = usize::try_from(self.bounds.bytes / bytes.max(1)).unwrap_or(usize::MAX);
@@ -131,9 +136,32 @@ mod tests {
         }
     }
 
+    /// The window of a rank that has read for a while.
+    fn tried() -> Window {
+        Window { taken: 1000, ..Window::adaptive(BOUNDS) }
+    }
+
+    /// A rank that begins starved asked for a thousand ranges while workers were not known; an eighth lay at the one that took five times
+    /// as long.
+    #[test]
+    fn a_window_grows_with_what_has_come_and_does_not_jump_to_its_bounds() {
+        let mut window = Window::adaptive(BOUNDS);
+        let reads_only = Known { pace: Some(Duration::ZERO), batch_bytes: Some(1), ..known() };
+        let mut sizes = Vec::new();
+        for _ in 0..4 {
+            sizes.push(window.ranges(&reads_only));
+            window.took(true, &reads_only);
+        }
+        assert_eq!(sizes, [8, 10, 12, 14]);
+        for _ in 0..1000 {
+            window.took(true, &reads_only);
+        }
+        assert_eq!(window.ranges(&reads_only), 256);
+    }
+
     #[test]
     fn a_window_is_what_keeps_the_cores_busy_and_covers_the_latency() {
-        let window = Window::adaptive(BOUNDS);
+        let window = tried();
         let cases = [
             // 1024 samples over 64 ranks of 4 are 4 ranges; 250 ms at 100 ms a batch are 3.
             (known(), 7),
@@ -158,7 +186,7 @@ mod tests {
 
     #[test]
     fn waiting_makes_it_larger_and_calm_smaller_again() {
-        let mut window = Window::adaptive(BOUNDS);
+        let mut window = tried();
         let begin = window.ranges(&known());
         let mut sizes = Vec::new();
         for _ in 0..4 {
