@@ -3,7 +3,8 @@ long it waited. Killed and started again it goes on from its last checkpoint, an
 had happened.
 
     python examples/train_sim.py pipeline.yaml                   # workers are started on this machine
-    python examples/train_sim.py http://127.0.0.1:8470           # workers that run already: the same chain
+    feedmill local pipeline.yaml --serve                         # in another terminal: workers that go on, and where they are
+    python examples/train_sim.py http://127.0.0.1:8470           # those: the same chain
     torchrun --nproc-per-node 4 examples/train_sim.py ...        # ranks from RANK and WORLD_SIZE
 """
 
@@ -22,7 +23,7 @@ import feedmill
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A training without a model.")
-    parser.add_argument("source", help="http://HOST:PORT of workers, or a pipeline's file")
+    parser.add_argument("source", help="http://HOST:PORT of workers, file:LIST of them, or a pipeline's file")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--global-batch", type=int, default=16)
     parser.add_argument("--micro-batch", type=int, default=4)

@@ -138,6 +138,15 @@ pub struct LocalArguments {
     /// Writes the summary as JSON too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Only the workers, for trainers of this machine: says where they are and goes on until Ctrl-C
+    #[arg(long, conflicts_with_all = [
+        "ranks", "global_batch", "micro_batch", "step_ms", "then_step_ms", "steps", "epochs", "window", "kill_worker", "check", "json",
+    ])]
+    pub serve: bool,
+    /// Where --serve writes the workers' addresses, one a line, for Loader("file:FILE"); again when one has died or they are another
+    /// number [default: a temporary file, which it names]
+    #[arg(long, value_name = "FILE", requires = "serve")]
+    pub workers_file: Option<PathBuf>,
     /// Shows what workers log
     #[arg(long, short)]
     pub verbose: bool,
@@ -239,7 +248,7 @@ pub struct ShowArguments {
 /// `feedmill diff`.
 #[derive(Clone, Debug, Args)]
 pub struct DiffArguments {
-    /// A plan.json that a loader wrote beside a checkpoint, or http://HOST:PORT or https:// of a worker
+    /// A plan.json that a loader wrote beside a checkpoint, a pipeline, or http://HOST:PORT or https:// of a worker
     #[arg(value_name = "PLAN")]
     pub before: String,
     /// The other one
@@ -251,6 +260,9 @@ pub struct DiffArguments {
     /// What workers are shown.
     #[command(flatten)]
     pub access: AccessArguments,
+    /// Where the data is.
+    #[command(flatten)]
+    pub storage: StorageArguments,
 }
 
 /// `feedmill check`.
@@ -375,6 +387,12 @@ impl LocalArguments {
         self.threads_per_worker.unwrap_or(share.max(1))
     }
 
+    /// As often as `usual`, and at least so many times in a window that decides how many workers there are.
+    pub fn every(&self, times: u32, usual: Duration) -> Duration {
+        let window = Duration::from_millis(self.scaling_window_ms);
+        if self.autoscale { usual.min(window / times) } else { usual }
+    }
+
     /// How long a rank computes in a step.
     pub fn step_time(&self, step: u64) -> Duration {
         let change =
@@ -459,6 +477,9 @@ mod tests {
             &["local", "p.yaml", "--steps", "1", "--epochs", "1"],
             &["local", "p.yaml", "--then-step-ms", "400"],
             &["local", "p.yaml", "--max-workers", "4"],
+            &["local", "p.yaml", "--serve", "--steps", "1"],
+            &["local", "p.yaml", "--serve", "--ranks", "2"],
+            &["local", "p.yaml", "--workers-file", "w"],
             &["get", "p.yaml", "5-4"],
             &["get", "p.yaml"],
             &["show", "p.yaml", "-1"],

@@ -10,6 +10,7 @@ use feedmill_protocol::plan::Plan;
 use serde_json::Value;
 
 use crate::args::DiffArguments;
+use crate::target::Target;
 use crate::usage::Usage;
 use crate::{http, output};
 
@@ -19,21 +20,31 @@ use crate::{http, output};
 /// A plan that cannot be had.
 pub async fn run(arguments: &DiffArguments) -> anyhow::Result<ExitCode> {
     let pass = arguments.access.pass().map_err(Usage::of)?;
-    let here = plan(&arguments.before, &arguments.stream, &pass).await.map_err(Usage::of)?;
-    let there = plan(&arguments.after, &arguments.stream, &pass).await.map_err(Usage::of)?;
+    let here = plan(&arguments.before, arguments, &pass).await.map_err(Usage::of)?;
+    let there = plan(&arguments.after, arguments, &pass).await.map_err(Usage::of)?;
     let (text, differ) = describe(&here, &there);
     output::print(&text)?;
     Ok(if differ { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The facts of a plan.json, of what a worker answers to /v1/plan, or of a worker.
-async fn plan(source: &str, stream: &str, pass: &Pass) -> anyhow::Result<Plan> {
+/// The facts of a pipeline, of a plan.json, of what a worker answers to /v1/plan, or of a worker.
+async fn plan(source: &str, arguments: &DiffArguments, pass: &Pass) -> anyhow::Result<Plan> {
+    let stream = arguments.stream.as_str();
     let bytes = if source.contains("://") {
         let endpoint: Endpoint = source.parse()?;
         http::get(&endpoint, pass, PATH_PLAN).await?.to_vec()
     } else {
         std::fs::read(Path::new(source)).with_context(|| format!("cannot read {source}"))?
     };
+    let is_json = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    if !is_json {
+        let target = Target::open(source, stream, &arguments.storage, &arguments.access).await;
+        let target = target.with_context(|| format!("{source} is no JSON, so no plan.json"))?;
+        let Target::Pipeline(local) = target else { bail!("{source} gives no JSON") };
+        let facts =
+            local.worker().facts(stream).with_context(|| format!("{source} has no stream {stream:?}"))?;
+        return serde_json::from_value(facts).with_context(|| format!("facts of {source}"));
+    }
     let value: Value = serde_json::from_slice(&bytes).with_context(|| format!("{source} is no JSON"))?;
     let entry = match value.get("streams").and_then(Value::as_object) {
         Some(streams) => streams.get(stream).with_context(|| {

@@ -7,7 +7,7 @@ mod support;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
 
-use support::{bucket, example, feedmill, local};
+use support::{bucket, example, feedmill, local, run, said};
 
 #[test]
 fn every_position_comes_once_and_the_last_step_is_padded() {
@@ -120,4 +120,60 @@ fn ends_in_order(signal: rustix::process::Signal, code: i32) {
     assert!(rest.iter().any(|line| line.contains("(stopped by a signal)")), "{rest:#?}");
     assert!(rest.iter().any(|line| line.starts_with("kept    every position")), "{rest:#?}");
     assert!(!errors.contains("does not end by itself"), "{errors}");
+}
+
+/// `--serve`: trainers that come by themselves read from it, and go on when a worker was killed.
+#[test]
+fn workers_are_served_until_a_signal_and_their_list_is_kept_true() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("workers");
+    let mut child = feedmill()
+        .args(["local", "--serve", "--workers", "2"])
+        .arg(example("pipeline.yaml"))
+        .args(["--embedded-s3", &bucket(), "--workers-file"])
+        .arg(&list)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = rustix::process::Pid::from_child(&child);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let addresses = lines.find(|line| line.contains("Loader(\"http://")).unwrap();
+    let named = lines.find(|line| line.contains("Loader(\"file:")).unwrap();
+    assert!(named.contains(list.to_str().unwrap()), "{named}");
+    let listed =
+        || -> Vec<String> { std::fs::read_to_string(&list).unwrap().lines().map(str::to_owned).collect() };
+    let first = listed();
+    assert!(first.len() == 2 && addresses.contains(&first.join(",")), "{addresses}\n{first:?}");
+    let hash = |url: &str| loop {
+        let output = run(&["get", url, "0-4"]);
+        // One that is ready is enough for trainers to begin.
+        if !output.status.success() && said(&output).contains("this worker is starting") {
+            continue;
+        }
+        assert!(output.status.success(), "{}", said(&output));
+        break String::from_utf8(output.stdout).unwrap();
+    };
+    let from_both = [hash(&first[0]), hash(&first[1])];
+    assert_eq!(from_both[0], from_both[1]);
+
+    let number = id.as_raw_nonzero();
+    let children = std::fs::read_to_string(format!("/proc/{number}/task/{number}/children")).unwrap();
+    let worker: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(worker).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    let replaced = lines.find(|line| line.contains("another one is at ")).unwrap();
+    let address = replaced.rsplit(' ').next().unwrap();
+    let now = listed();
+    assert!(now.len() == 2 && now.contains(&address.to_owned()), "{replaced}\n{now:?}");
+    assert_eq!(hash(&now[0]), from_both[0]);
+    assert_eq!(hash(&now[1]), from_both[0]);
+
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    let rest: Vec<String> = lines.collect();
+    assert!(rest.iter().any(|line| line.starts_with("served ")), "{rest:#?}");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }

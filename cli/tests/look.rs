@@ -84,3 +84,19 @@ fn show_says_why_another_record_stands_there() {
         assert!(text.contains(part), "{part:?} is not in:\n{text}");
     }
 }
+
+#[test]
+fn a_pipelines_plan_is_held_against_a_workers() {
+    let (folder, pipeline) = pipeline_over_files("name: quickstart", "name: over-files");
+    let worker = Worker::start(&pipeline);
+    let equal = run(&["diff", &pipeline, &worker.url]);
+    assert!(equal.status.success() && said(&equal).contains("the plans are equal"), "{}", said(&equal));
+    let (_other_folder, other) = pipeline_over_files("shuffle: true", "shuffle: false");
+    let differ = run(&["diff", &other, &worker.url]);
+    assert_eq!(differ.status.code(), Some(1), "{}", said(&differ));
+    assert!(said(&differ).contains("the plans differ in 1 fact"), "{}", said(&differ));
+    let neither = folder.path().join("neither");
+    std::fs::write(&neither, "text").unwrap();
+    let refused = run(&["diff", neither.to_str().unwrap(), &worker.url]);
+    assert!(said(&refused).contains("is no JSON, so no plan.json: "), "{}", said(&refused));
+}

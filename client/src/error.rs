@@ -106,7 +106,8 @@ pub enum ClientError {
         /// The last attempts.
         history: Box<History>,
     },
-    /// Another rank of the run has announced other numbers: some positions would be read twice, others never.
+    /// Another rank of the run has announced other numbers, or another process is this rank too: some positions would be read twice, others
+    /// never.
     #[error("the ranks of run {run:?} do not agree: {}", describe(.problem))]
     RunMismatch {
         /// The run.

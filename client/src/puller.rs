@@ -102,6 +102,7 @@ impl Puller {
             plan: plan.clone(),
             rank: small("rank", settings.rank)?,
             size: small("ranks", layout.ranks())?,
+            process: String::new(),
         };
         let target = small("window", settings.window as u64)?;
         let tally = Tally::new(settings.consumed, target);
@@ -125,6 +126,14 @@ impl Puller {
     #[must_use]
     pub fn adapting(mut self, most_bytes: u64) -> Self {
         self.size = Window::adaptive(Bounds { ranges: self.settings.window, bytes: most_bytes });
+        self
+    }
+
+    /// Says in reports which process this is, where no other one may read as this rank: ranks of model parallelism do, and all of
+    /// them may. Another one that lives is an error of [`Self::next`] then. To be called before the first read.
+    #[must_use]
+    pub fn sole(mut self) -> Self {
+        self.meter.is_process(chance::process());
         self
     }
 
@@ -228,9 +237,12 @@ impl Puller {
     ///
     /// # Errors
     /// What [`Fleet::fetch`] gives for this range. The next call asks for the same range again, so no
-    /// range is ever passed over.
+    /// range is ever passed over. [`ClientError::RunMismatch`] when another process that lives says that it is this rank.
     pub async fn next(&mut self) -> Result<Option<Batch>, ClientError> {
         self.begin();
+        if let Some(refusal) = self.reports.as_ref().and_then(Reports::refusal) {
+            return Err(refusal);
+        }
         let whole = self.course.consumed_after(self.taken);
         let asked_at = chance::now();
         self.meter.tally(|tally| tally.asked(asked_at, whole));

@@ -245,13 +245,15 @@ impl Tally {
 }
 
 /// Who reports.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reporter {
     pub(crate) run: String,
     pub(crate) stream: String,
     pub(crate) plan: ExpectedPlan,
     pub(crate) rank: u32,
     pub(crate) size: u32,
+    /// As a report has it; empty where others may be the same rank.
+    pub(crate) process: String,
 }
 
 #[derive(Debug)]
@@ -288,6 +290,11 @@ impl Meter {
         lock(&self.shared).tally.stats(chance::now())
     }
 
+    /// Reports name this process from now on; those of clones that were made before do not.
+    pub(crate) fn is_process(&mut self, process: String) {
+        self.reporter = Arc::new(Reporter { process, ..Reporter::clone(&self.reporter) });
+    }
+
     /// The next report: waiting and step time since the last one.
     #[must_use]
     pub fn report(&self) -> RankReport {
@@ -312,6 +319,7 @@ impl Meter {
             plan: plan.map_or("unknown".to_owned(), |plan| plan.to_string()),
             rank: self.reporter.rank,
             size: self.reporter.size,
+            process: self.reporter.process.clone(),
             ready: shared.tally.ready_in_order(),
             target: stats.target,
             waiting_ms: stats.waiting.as_millis() as u64,
@@ -403,6 +411,7 @@ mod tests {
             plan: ExpectedPlan::any(),
             rank: 1,
             size: 2,
+            process: chance::process(),
         };
         let meter = Meter::new(reporter, tally());
         let begin = chance::now();

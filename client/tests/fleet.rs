@@ -232,6 +232,31 @@ async fn ready_is_a_batch_in_hand_and_ranks_that_agree() {
 }
 
 #[tokio::test]
+async fn a_rank_that_is_there_twice_is_an_error_of_a_read_and_loses_nothing() {
+    let worker = Worker::start(|_| Act::Batch).await;
+    let mut settings = settings(&[&worker]);
+    settings.report_every = Some(Duration::from_millis(5));
+    let mut puller = Puller::new(Fleet::new(settings).unwrap(), puller_settings(2)).unwrap().sole();
+    let mut expected = read(&mut puller, 1).await[0].range().end();
+    worker.refuse_reports(true);
+    let error = loop {
+        match puller.next().await {
+            Ok(batch) => expected = batch.unwrap().range().end(),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ClientError::RunMismatch { .. }), "{error}");
+    worker.refuse_reports(false);
+    let told = worker.log(|log| log.reports.len());
+    // The first of them may have been under way when that changed.
+    worker.until("reports that are taken", |log| log.reports.len() > told + 2).await;
+    let next = read(&mut puller, 1).await;
+    assert_eq!(next[0].range().start(), expected);
+    let process = worker.log(|log| log.reports[0].process.clone());
+    assert_eq!(process.split('/').nth(1), Some(&*std::process::id().to_string()), "{process}");
+}
+
+#[tokio::test]
 async fn a_first_range_that_nobody_makes_is_an_error_before_the_first_step() {
     let worker = Worker::start(|seen| match seen.number {
         0 => Act::Problem(422, problem_kind::BAD_SAMPLE),

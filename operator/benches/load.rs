@@ -95,6 +95,7 @@ async fn answered(State(begun): State<Instant>, headers: HeaderMap) -> Json<Work
             plan: PLAN.into(),
             rank,
             size: RANKS,
+            process: String::new(),
             ready: 3,
             target: 4,
             waiting_ms: 0,

@@ -254,6 +254,7 @@ mod tests {
             plan: "sha256:0".into(),
             rank: 0,
             size: 1,
+            process: String::new(),
             ready: 2,
             target: 3,
             waiting_ms: 4,

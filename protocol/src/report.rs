@@ -24,6 +24,10 @@ pub struct RankReport {
     pub rank: u32,
     /// Data-parallel size.
     pub size: u32,
+    /// Which process this is, as `host/process id/chance`: of two that live and say that they are the same rank, one reads what the other
+    /// reads, and some positions nobody. Empty from those that do not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub process: String,
     /// Batches in hand that it can take one after another: those behind one that is missing do not count.
     pub ready: u32,
     /// Batches it wants in hand.
@@ -101,6 +105,9 @@ impl RankReport {
             if !is_plain(value) {
                 return Err(ReportError::Name(field));
             }
+        }
+        if !self.process.is_empty() && !is_plain(&self.process) {
+            return Err(ReportError::Name("process"));
         }
         if self.rank >= self.size {
             return Err(ReportError::Rank { rank: self.rank, size: self.size });

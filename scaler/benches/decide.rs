@@ -27,6 +27,7 @@ fn report(rank: u32, window: u64) -> KeptReport {
             plan: PLAN.into(),
             rank,
             size: RANKS,
+            process: String::new(),
             ready: 3,
             target: 4,
             waiting_ms: 0,

@@ -110,7 +110,7 @@ impl Fleet {
     fn plan<'py>(&self, py: Python<'py>, stream: String, rank: u64) -> PyResult<Bound<'py, PyDict>> {
         self.home.check(py)?;
         let asked = Box::pin(self.inner.plan(&stream));
-        let plan = runtime::wait(py, &self.handle, asked)?
+        let plan = runtime::wait(py, &self.handle, asked, || Ok(()))?
             .map_err(|error| errors::client(py, &error, Some(rank)))?;
         let described = PyDict::new(py);
         described.set_item("plan", plan.plan.to_string())?;

@@ -1,5 +1,6 @@
 //! One rank's batches.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, TryLockError};
 
 use feedmill_client::{Meter, PullerSettings};
@@ -24,6 +25,8 @@ const MOST_RANGES: usize = 1024;
 pub struct Puller {
     /// None once it is closed.
     inner: Mutex<Option<feedmill_client::Puller>>,
+    /// Whoever waits for it gives up.
+    closing: AtomicBool,
     meter: Meter,
     rank: u64,
     handle: Handle,
@@ -45,7 +48,7 @@ impl Drop for Puller {
 #[pymethods]
 impl Puller {
     /// The batches of `rank` of `ranks` along a course. A window of None finds its size by itself, up to
-    /// `window_bytes`.
+    /// `window_bytes`. `sole`: no other process may be this rank.
     #[new]
     #[expect(clippy::too_many_arguments, reason = "the package names each of them")]
     fn new(
@@ -59,6 +62,7 @@ impl Puller {
         window: Option<usize>,
         window_bytes: u64,
         course: &Course,
+        sole: bool,
     ) -> PyResult<Self> {
         fleet.home.check(py)?;
         let plan = plan.map(str::parse::<PlanDigest>).transpose();
@@ -72,10 +76,14 @@ impl Puller {
         if window.is_none() {
             inner = inner.adapting(window_bytes);
         }
+        if sole {
+            inner = inner.sole();
+        }
         inner.follow(course.inner.clone());
         let meter = inner.meter();
         Ok(Self {
             inner: Mutex::new(Some(inner)),
+            closing: AtomicBool::new(false),
             meter,
             rank,
             handle: fleet.handle.clone(),
@@ -93,7 +101,7 @@ impl Puller {
                     false => puller.wait_ready().await,
                 }
             };
-            runtime::wait(py, &self.handle, Box::pin(ready))?
+            runtime::wait(py, &self.handle, Box::pin(ready), || self.look(py))?
                 .map_err(|error| errors::client(py, &error, Some(self.rank)))
         })
     }
@@ -103,7 +111,7 @@ impl Puller {
     fn next(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
         self.with(py, |py, puller| {
             let next = Box::pin(puller.next());
-            let batch = runtime::wait(py, &self.handle, next)?
+            let batch = runtime::wait(py, &self.handle, next, || self.look(py))?
                 .map_err(|error| errors::client(py, &error, Some(self.rank)))?;
             batch.map(|batch| Frame::new(py, batch)).transpose()
         })
@@ -141,18 +149,20 @@ impl Puller {
         Ok(described)
     }
 
-    /// Takes back all requests and says farewell to the run's home.
+    /// Takes back all requests and says farewell to the run's home. A call of another thread, or of this one under a signal's handler, that
+    /// waits meanwhile ends with an error within a moment, and that does it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if !self.home.is_here() {
             return Ok(());
         }
+        self.closing.store(true, Ordering::SeqCst);
         let inner = match self.inner.try_lock() {
             Ok(mut inner) => inner.take(),
             Err(TryLockError::Poisoned(inner)) => inner.into_inner().take(),
-            Err(TryLockError::WouldBlock) => return Err(in_use(py)),
+            Err(TryLockError::WouldBlock) => None,
         };
         match inner {
-            Some(puller) => runtime::wait(py, &self.handle, Box::pin(puller.close())),
+            Some(puller) => runtime::wait(py, &self.handle, Box::pin(puller.close()), || Ok(())),
             None => Ok(()),
         }
     }
@@ -172,11 +182,24 @@ impl Puller {
         };
         // Tasks are spawned where the caller is.
         let _runtime = self.handle.enter();
-        match inner.as_mut() {
+        let worked = match inner.as_mut() {
             Some(puller) => work(py, puller),
-            None => Err(errors::named(py, "FeedmillError", "the loader is closed")),
+            None => Err(closed(py)),
+        };
+        if self.closing.load(Ordering::SeqCst) {
+            // Whoever closed it found it in use. Dropping it says farewell too.
+            drop(inner.take());
         }
+        worked
     }
+
+    fn look(&self, py: Python<'_>) -> PyResult<()> {
+        if self.closing.load(Ordering::SeqCst) { Err(closed(py)) } else { Ok(()) }
+    }
+}
+
+fn closed(py: Python<'_>) -> PyErr {
+    errors::named(py, "FeedmillError", "the loader is closed")
 }
 
 fn in_use(py: Python<'_>) -> PyErr {

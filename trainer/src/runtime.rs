@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 use tokio::runtime::Handle;
 use tracing_subscriber::EnvFilter;
 
-/// How often a waiting call looks whether Ctrl-C was pressed.
-const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(100);
+/// How often a waiting call looks whether Ctrl-C was pressed, or its loader closed by another thread.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The runtime and the process that started it: threads do not survive a fork.
 struct Running {
@@ -89,16 +89,17 @@ impl Home {
     }
 }
 
-/// Waits for a future with Python's lock let go; Ctrl-C ends the waiting. A future that is dropped then
-/// must lose nothing. What is there already is taken without letting go: getting the lock back from a busy
+/// Waits for a future with Python's lock let go; Ctrl-C ends the waiting, and so does an error of `look`, which is asked
+/// every 100 ms. A future that is dropped then must lose nothing. What is there already is taken without letting go: getting the lock back from a busy
 /// thread costs both of them far more than looking.
 ///
 /// # Errors
-/// What a signal's handler raised.
+/// What a signal's handler raised, or `look` gave.
 pub fn wait<T: Send>(
     py: Python<'_>,
     handle: &Handle,
     mut future: impl Future<Output = T> + Unpin + Send,
+    look: impl Fn() -> PyResult<()>,
 ) -> PyResult<T> {
     let looked = poll_fn(|context| match Pin::new(&mut future).poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
@@ -108,12 +109,12 @@ pub fn wait<T: Send>(
         return Ok(output);
     }
     loop {
-        let waited = py.detach(|| {
-            handle.block_on(async { tokio::time::timeout(LOOK_FOR_SIGNALS, &mut future).await.ok() })
-        });
+        let waited =
+            py.detach(|| handle.block_on(async { tokio::time::timeout(LOOK, &mut future).await.ok() }));
         if let Some(output) = waited {
             return Ok(output);
         }
         py.check_signals()?;
+        look()?;
     }
 }

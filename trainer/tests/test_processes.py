@@ -94,6 +94,64 @@ class Workers(unittest.TestCase):
                 feedmill.Loader(source, timeout=0.5, run="gone", **settings).wait_ready()
 
 
+TWICE = """
+import logging, sys, time, feedmill
+logging.getLogger("feedmill").setLevel(logging.ERROR)
+loader = feedmill.Loader(sys.argv[1], dp_rank=0, dp_size=2, global_batch=4, micro_batch=2, run="twice")
+try:
+    for batch in loader:
+        time.sleep(0.02)
+except feedmill.RunMismatch as error:
+    print(error)
+"""
+
+
+class Twice(unittest.TestCase):
+    def test_two_nodes_that_gave_their_local_rank_as_dp_rank_both_read_the_same_half(self) -> None:
+        with fleet(1) as workers, contextlib.ExitStack() as stack:
+            command = [sys.executable, "-c", TWICE, workers[0].url]
+            ranks = [stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) for _ in range(2)]
+            numbers = "|".join(str(rank.pid) for rank in ranks)
+            said = [rank.communicate()[0] for rank in ranks]
+        for text in said:
+            self.assertRegex(text, f"rank 0 of 2.* is there twice.*/({numbers})/.*/({numbers})/.*model_parallel_size")
+
+    def test_ranks_that_share_a_model_are_the_same_one(self) -> None:
+        with fleet(1) as workers:
+            settings: dict[str, Any] = {"dp_rank": 0, "global_batch": 4, "micro_batch": 2}
+            for run, ranks in (("sole", {"dp_size": 2}), ("shared", {"dp_size": 2, "model_parallel_size": 2}), ("alone", {"dp_size": 1})):
+                loader = feedmill.Loader(workers[0].url, run=run, **settings, **ranks)
+                self.addCleanup(loader.close)
+                next(loader)
+            reports = json.loads(workers[0].get("/v1/status"))["reports"]
+        self.assertEqual({report["run"]: "process" in report for report in reports}, {"sole": True, "shared": False, "alone": False})
+
+
+class Closed(unittest.TestCase):
+    def test_a_call_that_waits_ends_when_another_thread_closes_the_loader(self) -> None:
+        with fleet(1) as workers:
+            loader = feedmill.Loader(workers[0].url, dp_rank=0, dp_size=1, global_batch=1, micro_batch=1, window=0, run="closed")
+            self.addCleanup(loader.close)
+            next(loader)
+            workers[0].process.send_signal(signal.SIGSTOP)
+            said: list[BaseException] = []
+
+            def read() -> None:
+                try:
+                    next(loader)
+                except feedmill.FeedmillError as error:
+                    said.append(error)
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            until("a call that waits", lambda: loader.stats()["waiting"] > 0)
+            loader.close()
+            reader.join()
+            self.assertRegex(str(said), "the loader is closed")
+            with self.assertRaisesRegex(feedmill.FeedmillError, "the loader is closed"):
+                next(loader)
+
+
 class Signals(unittest.TestCase):
     def test_ctrl_c_ends_the_waiting(self) -> None:
         # Accepts connections and never answers.

@@ -17,11 +17,66 @@ const MAX_STREAMS: usize = 16;
 /// A rank that has not reported for so long is forgotten, and so is a run of which nobody has.
 const REPORT_LIFE: Duration = Duration::from_secs(600);
 
+/// So many times in turn two processes have said that they are the same rank: both live. One that took the place of another that has ended
+/// is one turn; three, where reports of both were late and came out of order.
+const TURNS_OF_TWO: u32 = 4;
+/// After so long without another turn one of them has ended.
+const TURN_LIFE: Duration = Duration::from_secs(10);
+
 /// The reports of all ranks whose home this worker is, or was for a while.
 #[derive(Debug, Default)]
 pub struct Reports {
-    kept: HashMap<Key, (Instant, RankReport)>,
+    kept: HashMap<Key, Kept>,
     runs: HashMap<String, Run>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    at: Instant,
+    report: RankReport,
+    turns: Option<Turns>,
+}
+
+/// Processes that took turns in being one rank.
+#[derive(Debug)]
+struct Turns {
+    /// The one before the last turn.
+    former: String,
+    count: u32,
+    last: Instant,
+}
+
+impl Kept {
+    /// Counts a turn when this comes from another process.
+    fn turn(&mut self, now: Instant, report: &RankReport) -> bool {
+        let is_other = report.process != self.report.process;
+        if !is_other || report.process.is_empty() || self.report.process.is_empty() {
+            return false;
+        }
+        let earlier = self.turns.as_ref().filter(|turns| turns.is_recent(now));
+        let count = earlier.map_or(1, |turns| turns.count.saturating_add(1));
+        self.turns = Some(Turns { former: self.report.process.clone(), count, last: now });
+        true
+    }
+
+    /// The two processes that are this rank, if both live.
+    fn two(&self, now: Instant) -> Option<Refusal> {
+        let turns =
+            self.turns.as_ref().filter(|turns| turns.is_recent(now) && turns.count >= TURNS_OF_TWO)?;
+        let RankReport { rank, size, stream, process, .. } = &self.report;
+        Some(Refusal::Twice {
+            rank: *rank,
+            size: *size,
+            stream: stream.clone(),
+            processes: [process.clone(), turns.former.clone()],
+        })
+    }
+}
+
+impl Turns {
+    fn is_recent(&self, now: Instant) -> bool {
+        now.duration_since(self.last) < TURN_LIFE
+    }
 }
 
 /// A rank reads several streams beside each other: its training and an evaluation, say.
@@ -91,6 +146,18 @@ pub enum Refusal {
         /// What was said before.
         older: String,
     },
+    /// Two processes that live say that they are the same rank: what it reads is read twice, what another should read by nobody.
+    #[error("rank {rank} of {size} of stream {stream:?} is there twice: as process {} and as process {}", .processes[0], .processes[1])]
+    Twice {
+        /// The rank.
+        rank: u32,
+        /// Of so many.
+        size: u32,
+        /// What they read.
+        stream: String,
+        /// `host/process id/chance` of both.
+        processes: [String; 2],
+    },
 }
 
 impl Refusal {
@@ -105,10 +172,19 @@ impl Refusal {
                 let title = "the ranks of a run must begin alike";
                 let remedy = "give all ranks the same settings and checkpoint, and each start of a training a run name \
                               of its own";
-                let problem = Problem::new(problem_kind::RUN_MISMATCH, 409, title, self.to_string());
-                Problem { remedy: Some(remedy.into()), ..problem }
+                self.mismatch(title, remedy)
             }
+            Refusal::Twice { .. } => self.mismatch(
+                "each rank of a run must be there once",
+                "give each process its own data-parallel rank of the whole training, not of its node; each start of a training a \
+                 run name of its own; and where ranks share a model, say model_parallel_size",
+            ),
         }
+    }
+
+    fn mismatch(&self, title: &str, remedy: &str) -> Problem {
+        let problem = Problem::new(problem_kind::RUN_MISMATCH, 409, title, self.to_string());
+        Problem { remedy: Some(remedy.into()), ..problem }
     }
 }
 
@@ -116,30 +192,41 @@ impl Reports {
     /// Keeps a rank's report if it is newer than the one that is kept; forgets the rank when it says farewell.
     ///
     /// # Errors
-    /// No room; a begin that another rank of the run contradicts.
+    /// No room; a begin that another rank of the run contradicts; a rank that is there twice.
     pub fn keep(&mut self, now: Instant, report: RankReport) -> Result<(), Refusal> {
         let key = Key { run: report.run.clone(), stream: report.stream.clone(), rank: report.rank };
         if report.farewell {
-            self.forget(&key);
+            // The last words of the one before take nobody's place, and of two that are told both shall be.
+            let stays = self.kept.get(&key).is_some_and(|kept| {
+                kept.two(now).is_some()
+                    || !kept.report.process.is_empty() && kept.report.process != report.process
+            });
+            if !stays {
+                self.forget(&key);
+            }
             return Ok(());
         }
         // Before anything of it is kept: a rank without room leaves no trace in its run either.
-        make_room(&mut self.kept, MAX_REPORTS, &key, |(at, _)| now.duration_since(*at) < REPORT_LIFE)?;
+        make_room(&mut self.kept, MAX_REPORTS, &key, |kept| now.duration_since(kept.at) < REPORT_LIFE)?;
         if let Some(begin) = report.begin {
             self.hold_against_others(now, &report, begin)?;
         }
         if let Some(run) = self.runs.get_mut(&report.run) {
             run.heard = now;
         }
-        if let Some((at, kept)) = self.kept.get_mut(&key) {
-            // A rank that begins anew counts its reports anew.
-            if kept.sequence < report.sequence || report.begin.is_some() {
-                (*at, *kept) = (now, report);
-            }
+        let Some(kept) = self.kept.get_mut(&key) else {
+            self.kept.insert(key, Kept { at: now, report, turns: None });
             return Ok(());
+        };
+        let begins = report.begin.is_some();
+        // A rank that begins anew counts its reports anew.
+        if kept.turn(now, &report) || kept.report.sequence < report.sequence || begins {
+            (kept.at, kept.report) = (now, report);
         }
-        self.kept.insert(key, (now, report));
-        Ok(())
+        if begins {
+            kept.turns = None;
+        }
+        kept.two(now).map_or(Ok(()), Err)
     }
 
     /// The last report of each rank, those that have grown old left out.
@@ -148,7 +235,7 @@ impl Reports {
         let mut kept: Vec<(&Key, KeptReport)> = self
             .kept
             .iter()
-            .map(|(key, (at, report))| (key, now.duration_since(*at), report))
+            .map(|(key, kept)| (key, now.duration_since(kept.at), &kept.report))
             .filter(|(_, age, _)| *age < REPORT_LIFE)
             .map(|(key, age, report)| {
                 let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);

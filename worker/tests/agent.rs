@@ -426,6 +426,7 @@ async fn reports_reach_the_worker() {
         plan: "sha256:0".into(),
         rank: 3,
         size: 8,
+        process: String::new(),
         ready: 1,
         target: 2,
         waiting_ms: 3,

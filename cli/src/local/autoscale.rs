@@ -3,14 +3,16 @@
 use std::fmt;
 use std::time::Duration;
 
-use feedmill_client::StreamPlan;
+use feedmill_client::{Endpoint, StreamPlan};
 use feedmill_protocol::report::WorkerState;
 use feedmill_scaler::signals::Fleet;
 use feedmill_scaler::spec::Timing;
 use feedmill_scaler::{Observer, ScalingSpec, Scrape, State, Stream, decide};
 use serde::Serialize;
 
-use super::drive::Statuses;
+use super::monitor::Statuses;
+use super::view::Screen;
+use super::workers::Workers;
 use crate::args::LocalArguments;
 use crate::table::seconds;
 
@@ -96,7 +98,7 @@ impl Autoscale {
 
     /// One round of answers, `now` after the beginning. At a window's end: how many workers there should be, and a line about it when the
     /// size or its reason is another than before.
-    pub fn look(
+    fn look(
         &mut self,
         statuses: &Statuses,
         workers: usize,
@@ -137,6 +139,34 @@ impl Autoscale {
         self.summary.reason = decision.reason.to_string();
         self.state = Some(decision.state);
         Some((wanted, news.then_some(said)))
+    }
+
+    /// The same, and does what is decided. `lead` sends those who read to these workers; those that are to end are off every list before
+    /// they do.
+    ///
+    /// # Errors
+    /// As of [`Workers::add`] and `lead`.
+    pub async fn act(
+        &mut self,
+        statuses: &Statuses,
+        workers: &mut Workers,
+        screen: &mut Screen,
+        now: Duration,
+        mut lead: impl FnMut(&Workers, Vec<Endpoint>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let endpoints = workers.endpoints();
+        let Some((wanted, said)) = self.look(statuses, endpoints.len(), now) else { return Ok(()) };
+        if let Some(said) = said {
+            screen.say(&said);
+        }
+        if wanted > endpoints.len() {
+            workers.add(u32::try_from(wanted - endpoints.len()).unwrap_or(u32::MAX)).await?;
+            lead(workers, workers.endpoints())?;
+        } else if wanted < endpoints.len() {
+            lead(workers, endpoints.iter().take(wanted).cloned().collect())?;
+            workers.retire(endpoints.len() - wanted);
+        }
+        Ok(())
     }
 
     fn count(&mut self, workers: usize, now: Duration) {

@@ -5,42 +5,30 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use feedmill_client::{Endpoint, Fleet, FleetSettings, Meter, Pass, Puller, PullerSettings, StreamPlan};
-use feedmill_protocol::http::PATH_READY;
+use feedmill_client::{Endpoint, Fleet, FleetSettings, Meter, Puller, PullerSettings, StreamPlan};
 use feedmill_protocol::pipeline::ValidatedPipeline;
 use feedmill_protocol::ranks::RankLayout;
-use feedmill_protocol::report::WorkerStatus;
 use tokio::sync::{Barrier, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use super::autoscale::Autoscale;
 use super::bad::{self, BadRecord};
 use super::interrupt::{Interrupt, Interruption};
+use super::monitor::{self, Statuses, VIEW_EVERY, run_name};
 use super::rank::{Board, RankError, RankRun, SharedBoard, lock};
 use super::summary::{Facts, Killed};
 use super::view::{RankReading, Rates, Reading, Screen, WorkerReading};
 use super::workers::{Ended, Workers};
 use crate::args::LocalArguments;
 use crate::usage::Usage;
-use crate::{clock, http, pipeline};
-
-/// The view is redrawn so often.
-const VIEW_EVERY: Duration = Duration::from_secs(1);
-
-/// Reading manifests may take this long; a person can end it before.
-const START: Duration = Duration::from_secs(24 * 3600);
+use crate::{clock, pipeline};
 
 /// More workers than this ending by themselves is no bad luck.
 const MAX_LOST: u64 = 3;
 
 /// The worker that `--kill-worker` kills.
 const VICTIM: usize = 0;
-
-/// One name per start, as reports want it.
-pub fn run_name(what: &str) -> String {
-    format!("{what}-{}", std::process::id())
-}
 
 /// What a run is made of.
 pub struct Drive<'a> {
@@ -55,9 +43,6 @@ pub struct Drive<'a> {
     /// Threads of each worker.
     pub threads: u32,
 }
-
-/// What each worker last said of itself; None when it did not answer.
-pub type Statuses = Vec<(Endpoint, Option<WorkerStatus>)>;
 
 /// Everything that runs beside the loop; dropping it ends it.
 struct Running {
@@ -94,9 +79,10 @@ impl Drive<'_> {
         screen: &mut Screen,
         interrupt: &mut Interrupt,
     ) -> anyhow::Result<Option<Facts>> {
-        let monitor = self.monitor(workers.endpoints())?;
+        let endpoints = workers.endpoints();
+        let monitor = monitor::fleet(endpoints.clone())?;
         let plan = tokio::select! {
-            plan = self.ready(&monitor, workers.endpoints(), screen) => plan?,
+            plan = monitor::ready(&monitor, &self.arguments.stream, &endpoints, screen) => plan?,
             ended = workers.next_end() => return Err(ended.unasked()),
             _ = interrupt.wait() => return Ok(None),
         };
@@ -114,43 +100,6 @@ impl Drive<'_> {
         let events = self.supervise(&mut running, workers, screen, interrupt, steps, scale).await?;
         screen.clear();
         Ok(Some(self.facts(&running, &plan, stop, steps, events)))
-    }
-
-    fn monitor(&self, workers: Vec<Endpoint>) -> anyhow::Result<Fleet> {
-        let mut settings = FleetSettings::new(run_name("monitor"), workers);
-        settings.timeouts.total = START;
-        settings.timeouts.control = VIEW_EVERY;
-        Ok(Fleet::new(settings)?)
-    }
-
-    /// Waits until a worker has read its manifests, and says meanwhile what it does.
-    async fn ready(
-        &self,
-        monitor: &Fleet,
-        workers: Vec<Endpoint>,
-        screen: &mut Screen,
-    ) -> anyhow::Result<StreamPlan> {
-        let plan = monitor.plan(&self.arguments.stream);
-        tokio::pin!(plan);
-        let mut ticks = tokio::time::interval_at(clock::now() + VIEW_EVERY, VIEW_EVERY);
-        // Whether a worker is ready is open to all.
-        let nobody = Pass::default();
-        let mut said = String::new();
-        loop {
-            tokio::select! {
-                plan = &mut plan => return Ok(plan?),
-                _ = ticks.tick() => {}
-            }
-            let Some(worker) = workers.first() else { continue };
-            let doing = tokio::select! {
-                plan = &mut plan => return Ok(plan?),
-                answer = http::get(worker, &nobody, PATH_READY) => answer.err().map(|error| error.to_string()),
-            };
-            if let Some(doing) = doing.filter(|doing| *doing != said) {
-                screen.draw(std::slice::from_ref(&doing));
-                said = doing;
-            }
-        }
     }
 
     fn announcement(&self, plan: &StreamPlan, stop: u64, steps: u64) -> String {
@@ -204,7 +153,7 @@ impl Drive<'_> {
         for rank in 0..layout.ranks() {
             // Its own fleet, as the processes of a training have them.
             let mut settings = FleetSettings::new(run_name("local"), workers.endpoints());
-            settings.report_every = settings.report_every.map(|usual| self.every(5, usual));
+            settings.report_every = settings.report_every.map(|usual| self.arguments.every(5, usual));
             let fleet = Fleet::new(settings)?;
             let puller = Puller::new(
                 fleet.clone(),
@@ -232,19 +181,13 @@ impl Drive<'_> {
             };
             running.ranks.spawn(run.run());
         }
-        running.beside.spawn(poll(monitor, statuses, self.every(2, VIEW_EVERY)));
+        running.beside.spawn(monitor::poll(monitor, statuses, self.arguments.every(2, VIEW_EVERY)));
         Ok(running)
     }
 
     fn step_time(&self) -> Arc<dyn Fn(u64) -> Duration + Send + Sync> {
         let arguments = self.arguments.clone();
         Arc::new(move |step| arguments.step_time(step))
-    }
-
-    /// As often as `usual`, and at least so many times in a window that decides how many workers there are.
-    fn every(&self, times: u32, usual: Duration) -> Duration {
-        let window = Duration::from_millis(self.arguments.scaling_window_ms);
-        if self.arguments.autoscale { usual.min(window / times) } else { usual }
     }
 
     async fn supervise(
@@ -305,7 +248,13 @@ impl Drive<'_> {
                     let reading = running.reading(clock::now() - began, steps);
                     screen.draw(&rates.lines(reading));
                     if let Some(scale) = &mut events.scaled {
-                        running.scale(scale, workers, screen, clock::now() - began).await?;
+                        let statuses = running.statuses.borrow().clone();
+                        let now = clock::now() - began;
+                        scale.act(&statuses, workers, screen, now, |workers, to| {
+                            running.lead_to(workers, to);
+                            Ok(())
+                        })
+                        .await?;
                     }
                 }
                 signal = interrupt.wait() => {
@@ -356,7 +305,8 @@ impl Drive<'_> {
     }
 }
 
-fn counted(count: u32, what: &str) -> String {
+/// `1 thread`, `2 threads`.
+pub fn counted(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -376,46 +326,9 @@ impl Running {
         }
     }
 
-    /// Lets the scaler see what workers have answered, and does what it decides.
-    async fn scale(
-        &mut self,
-        scale: &mut Autoscale,
-        workers: &mut Workers,
-        screen: &mut Screen,
-        now: Duration,
-    ) -> anyhow::Result<()> {
-        let Some((wanted, said)) = scale.look(&self.statuses.borrow(), workers.endpoints().len(), now) else {
-            return Ok(());
-        };
-        if let Some(said) = said {
-            screen.say(&said);
-        }
-        let endpoints = workers.endpoints();
-        if wanted > endpoints.len() {
-            workers.add(u32::try_from(wanted - endpoints.len()).unwrap_or(u32::MAX)).await?;
-            self.lead_to(workers, workers.endpoints());
-        } else if wanted < endpoints.len() {
-            // Off every list first; then it finishes what it has and ends.
-            self.lead_to(workers, endpoints.iter().take(wanted).cloned().collect());
-            workers.retire(endpoints.len() - wanted);
-        }
-        Ok(())
-    }
-
     fn reading(&mut self, at: Duration, steps: u64) -> Reading {
         let statuses = self.statuses.borrow_and_update();
-        let workers = statuses.iter().map(|(endpoint, status)| {
-            let name = self.names.get(endpoint).cloned().unwrap_or_else(|| endpoint.to_string());
-            let reading = status.as_ref().map_or_else(WorkerReading::default, |status| WorkerReading {
-                answers: true,
-                samples: status.samples,
-                busy: Duration::from_millis(status.busy_ms),
-                cores: status.cores,
-                ahead: status.work_ahead,
-                ready: status.ready,
-            });
-            (name, reading)
-        });
+        let workers = WorkerReading::of(&statuses, &self.names);
         let ranks = self.meters.iter().map(|meter| {
             let stats = meter.stats();
             RankReading { waited: stats.waited, ready: stats.ready, target: stats.target }
@@ -428,20 +341,8 @@ impl Running {
             bad: board.ledger.counts().bad_rows(),
             step: board.pace.steps,
             steps,
-            workers: workers.collect(),
+            workers,
             ranks: ranks.collect(),
         }
-    }
-}
-
-/// Asks all workers for their status, again and again.
-async fn poll(monitor: Fleet, statuses: watch::Sender<Statuses>, every: Duration) {
-    let mut ticks = tokio::time::interval_at(clock::now() + every, every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let answers = monitor.status().await;
-        statuses
-            .send_replace(answers.into_iter().map(|(endpoint, status)| (endpoint, status.ok())).collect());
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!  workers (processes) ─► rank 0..D (tasks): pull, check, compute, wait for each other ─► ledger, pace ─► summary
 //!        ▲   drive: kills one, replaces those that end, draws the view, obeys Ctrl-C        └─► view
+//!        │   serve: the same without ranks, for trainers that come by themselves
 //!        ├─ autoscale: how many there should be, by what ranks report
 //!        └─ check: the same positions from one undisturbed worker
 //! ```
@@ -19,10 +20,14 @@ mod drive;
 pub mod interrupt;
 /// Position by position: what came.
 mod ledger;
+/// What workers say of themselves.
+mod monitor;
 /// Step by step: what was waited for.
 mod pace;
 /// One rank, and the board that all ranks write on.
 mod rank;
+/// Only the workers, for other trainers.
+mod serve;
 /// What came of it.
 mod summary;
 /// The picture of the last second.
@@ -47,6 +52,7 @@ use check::Again;
 use drive::Drive;
 use interrupt::Interrupt;
 use ledger::Counts;
+use serve::Serve;
 use view::Screen;
 use workers::{WorkerSettings, Workers};
 
@@ -75,6 +81,13 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
         signal = interrupt.wait() => return Ok(signal.exit_code()),
     };
     let mut screen = Screen::new();
+    if arguments.serve {
+        let list = arguments.workers_file.clone().unwrap_or_else(|| scratch.path().join("workers"));
+        let serve = Serve { arguments, pipeline: &pipeline, list, threads: settings.threads };
+        let served = serve.run(&mut workers, &mut screen, &mut interrupt).await;
+        workers.stop().await;
+        return served.map(|()| ExitCode::SUCCESS);
+    }
     let drive = Drive { arguments, pipeline: &pipeline, layout, begun, threads: settings.threads };
     let driven = drive.run(&mut workers, &mut screen, &mut interrupt).await;
     let mut facts = match driven {
@@ -127,10 +140,11 @@ fn check_arguments(arguments: &LocalArguments, pipeline: &ValidatedPipeline) -> 
             "--micro-batch {micro_batch} is more than a worker serves at once; lower it or raise spec.serving.maxRange, {most}"
         )));
     }
-    if let Some(path) = &arguments.json {
+    for (name, path) in [("--json", &arguments.json), ("--workers-file", &arguments.workers_file)] {
+        let Some(path) = path else { continue };
         // Better now than after the run.
         std::fs::write(path, "")
-            .map_err(|error| Usage::of(anyhow!("--json: cannot write {}: {error}", path.display())))?;
+            .map_err(|error| Usage::of(anyhow!("{name}: cannot write {}: {error}", path.display())))?;
     }
     Ok(())
 }
@@ -149,7 +163,7 @@ async fn read_again(
         Ok(workers) => workers,
         Err(error) => return Some(Err(error)),
     };
-    let fleet = FleetSettings::new(drive::run_name("check"), workers.endpoints());
+    let fleet = FleetSettings::new(monitor::run_name("check"), workers.endpoints());
     let outcome = tokio::select! {
         counts = again.read(fleet) => Some(counts),
         ended = workers.next_end() => Some(Err(ended.unasked())),

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
+use feedmill_client::Endpoint;
+
+use super::monitor::Statuses;
+
 /// So many workers or ranks are shown; more are summed up.
 const SHOWN: usize = 8;
 
@@ -48,6 +52,25 @@ pub struct WorkerReading {
     pub ready: u64,
 }
 
+impl WorkerReading {
+    /// What these have answered, by name.
+    pub fn of(statuses: &Statuses, names: &BTreeMap<Endpoint, String>) -> BTreeMap<String, Self> {
+        let readings = statuses.iter().map(|(endpoint, status)| {
+            let name = names.get(endpoint).cloned().unwrap_or_else(|| endpoint.to_string());
+            let reading = status.as_ref().map_or_else(Self::default, |status| Self {
+                answers: true,
+                samples: status.samples,
+                busy: Duration::from_millis(status.busy_ms),
+                cores: status.cores,
+                ahead: status.work_ahead,
+                ready: status.ready,
+            });
+            (name, reading)
+        });
+        readings.collect()
+    }
+}
+
 /// A rank's counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RankReading {
@@ -72,9 +95,7 @@ impl Rates {
         let now = &self.before;
         let span = now.at.saturating_sub(before.at).as_secs_f64().max(1e-3);
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / span;
-        let share = |now: Duration, before: Duration| {
-            (100.0 * now.saturating_sub(before).as_secs_f64() / span).clamp(0.0, 999.0)
-        };
+        let share = |now: Duration, before: Duration| share(now, before, span);
         let earlier = |rank: usize| before.ranks.get(rank).copied().unwrap_or_default();
         let waits: Vec<f64> = (0..)
             .zip(&now.ranks)
@@ -94,21 +115,7 @@ impl Rates {
             now.bad,
             now.at.as_secs_f64(),
         )];
-        lines.extend(now.workers.iter().take(SHOWN).map(|(name, worker)| {
-            if !worker.answers {
-                return format!("  worker {name:<5} does not answer");
-            }
-            let busy = before.workers.get(name).map_or(Duration::ZERO, |before| before.busy);
-            format!(
-                "  worker {name:<5} busy {:>3.0} % of {} cores  ahead {:>4}  ready {:>4}  samples {}",
-                share(worker.busy, busy) / f64::from(worker.cores.max(1)),
-                worker.cores,
-                worker.ahead,
-                worker.ready,
-                worker.samples,
-            )
-        }));
-        lines.extend(more("workers", now.workers.len()));
+        lines.extend(worker_lines(&before.workers, &now.workers, span));
         lines.extend(now.ranks.iter().zip(&waits).enumerate().take(SHOWN).map(|(index, (rank, wait))| {
             let bar = bar(rank.ready, rank.target);
             format!("  rank   {index:<5} waiting {wait:>3.0} %  queue {bar} {}/{}", rank.ready, rank.target)
@@ -119,6 +126,34 @@ impl Rates {
         }
         lines
     }
+}
+
+/// What of `span` seconds it was, in percent.
+fn share(now: Duration, before: Duration, span: f64) -> f64 {
+    (100.0 * now.saturating_sub(before).as_secs_f64() / span).clamp(0.0, 999.0)
+}
+
+/// A line for each worker, and one for those that are too many.
+pub fn worker_lines(
+    before: &BTreeMap<String, WorkerReading>,
+    now: &BTreeMap<String, WorkerReading>,
+    span: f64,
+) -> Vec<String> {
+    let lines = now.iter().take(SHOWN).map(|(name, worker)| {
+        if !worker.answers {
+            return format!("  worker {name:<5} does not answer");
+        }
+        let busy = before.get(name).map_or(Duration::ZERO, |before| before.busy);
+        format!(
+            "  worker {name:<5} busy {:>3.0} % of {} cores  ahead {:>4}  ready {:>4}  samples {}",
+            share(worker.busy, busy, span) / f64::from(worker.cores.max(1)),
+            worker.cores,
+            worker.ahead,
+            worker.ready,
+            worker.samples,
+        )
+    });
+    lines.chain(more("workers", now.len())).collect()
 }
 
 fn more(what: &str, count: usize) -> Option<String> {
@@ -154,6 +189,13 @@ impl Screen {
         }
         self.drawn = shown.len();
         write(&text);
+    }
+
+    /// The same where there is a terminal, nothing elsewhere: what has no end would fill a log.
+    pub fn draw_on_terminal(&mut self, lines: &[String]) {
+        if self.terminal {
+            self.draw(lines);
+        }
     }
 
     /// A line that stays.

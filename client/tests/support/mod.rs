@@ -111,6 +111,8 @@ struct Shared {
     changed: watch::Sender<u64>,
     releases: Mutex<HashMap<Range, Arc<Notify>>>,
     frozen: AtomicBool,
+    /// Another process is the rank that reports.
+    is_twice: AtomicBool,
     /// Those who wait for it to thaw.
     sleepers: Mutex<Vec<Waker>>,
     /// What it says of itself.
@@ -163,6 +165,7 @@ impl Worker {
             changed: watch::channel(0).0,
             releases: Mutex::default(),
             frozen: AtomicBool::new(false),
+            is_twice: AtomicBool::new(false),
             sleepers: Mutex::default(),
             status: Mutex::new(status(digest)),
             goaway_after,
@@ -215,6 +218,11 @@ impl Worker {
     /// Says something else of itself from now on.
     pub fn says(&self, change: impl FnOnce(&mut WorkerStatus)) {
         change(&mut self.shared.status.lock().unwrap());
+    }
+
+    /// From now on a rank that reports is there twice, or not any more.
+    pub fn refuse_reports(&self, refused: bool) {
+        self.shared.is_twice.store(refused, Ordering::SeqCst);
     }
 
     pub fn log<T>(&self, read: impl FnOnce(&Log) -> T) -> T {
@@ -375,7 +383,8 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Answe
         PATH_REPORTS => {
             let bytes = request.into_body().collect().await.unwrap().to_bytes();
             let report: RankReport = serde_json::from_slice(&bytes).unwrap();
-            let disagrees = report.begin.is_some_and(|begin| begin.consumed != 32);
+            let is_twice = shared.is_twice.load(Ordering::SeqCst) && report.begin.is_none();
+            let disagrees = is_twice || report.begin.is_some_and(|begin| begin.consumed != 32);
             shared.note(|log| log.reports.push(report));
             if disagrees {
                 return Ok(problem(409, problem_kind::RUN_MISMATCH));

@@ -18,6 +18,7 @@ fn report(rank: u32, ms: u64, wait: f64) -> RankReport {
         plan: PLAN.into(),
         rank,
         size: 4,
+        process: String::new(),
         ready: 3,
         target: 4,
         waiting_ms: 0,

@@ -15,7 +15,8 @@ fn state(process: &str) -> Option<char> {
 #[test]
 fn children_of_a_process_that_died_stayed_stopped() {
     let mut parent = Command::new("sh")
-        .args(["-c", "tail -f /dev/null & echo $!; wait"])
+        // It would end with the reader of its output, if that were a pipe.
+        .args(["-c", "tail -f /dev/null >/dev/null & echo $!; wait"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -30,6 +31,7 @@ fn children_of_a_process_that_died_stayed_stopped() {
     // Closed, it would tell of the end as well.
     let open = throttle.stdin.take();
     while state(child) != Some('T') {
+        assert!(state(child).is_some(), "the child has ended");
         assert!(throttle.try_wait().unwrap().is_none(), "it has ended");
         std::thread::yield_now();
     }

@@ -116,6 +116,8 @@ class Loader:
         self.dp_rank: int = of["dp_rank"]
         self.dp_size: int = of["dp_size"]
         self.micro_batch: int = of["micro_batch"]
+        #: No other process may be this rank. Alone a training takes nothing from others, and ranks that share a model are the same one.
+        self._is_sole: bool = of["dp_size"] > 1 and of["model_parallel_size"] == 1
         self.last_step: str = of["last_step"]
         self.ensure_image: bool = of["ensure_image"]
         self.max_bad: float = of["max_bad"]
@@ -233,6 +235,9 @@ class Loader:
         if self._closed:
             raise FeedmillError("the loader is closed")
         fleet, plan = self._workers.plan(self.run, self.stream, self.dp_rank)
+        # By another thread meanwhile.
+        if self._closed:
+            raise FeedmillError("the loader is closed")
         self._plan = plan
         self._check_plan(plan)
         consumed, steps = self._progress.begin, self._progress.begin_steps
@@ -247,6 +252,7 @@ class Loader:
             self._window,
             self._window_bytes,
             course,
+            self._is_sole,
         )
         self._adopt(course, consumed, steps)
 

@@ -14,6 +14,7 @@ fn report(rank: u32, sequence: u64) -> RankReport {
         plan: "sha256:0".into(),
         rank,
         size: 4,
+        process: String::new(),
         ready: 0,
         target: 8,
         waiting_ms: 0,
@@ -163,4 +164,76 @@ fn a_refusal_names_both_sides() {
     );
     // Nobody is held against a run that has long ended.
     reports.keep(now + REPORT_LIFE, begins(1, 0)).unwrap();
+}
+
+/// Two nodes gave their local ranks as data-parallel ranks: half of the positions were read twice, the others by nobody, and nobody said so.
+#[test]
+fn a_rank_that_is_there_twice_is_told() {
+    let mut reports = Reports::default();
+    let begin = moment();
+    let of = |process: &str, sequence| RankReport { process: process.into(), ..report(1, sequence) };
+    let mut answers = |from: &[(u32, &str, u64)]| -> Vec<bool> {
+        from.iter()
+            .map(|&(second, process, sequence)| {
+                reports.keep(begin + second * SECOND, of(process, sequence)).is_ok()
+            })
+            .collect()
+    };
+    // One that takes the place of another, also when the reports of both were late, is no second one; what it says counts at once.
+    assert_eq!(answers(&[(0, "a", 8), (1, "b", 1), (1, "a", 9), (1, "b", 2), (3, "b", 3)]), [true; 5]);
+    // Two that live are: both are told, again and again.
+    assert_eq!(
+        answers(&[(20, "a", 1), (21, "b", 4), (22, "a", 2), (23, "b", 5), (24, "a", 3), (25, "b", 6)]),
+        [true, true, true, false, false, false]
+    );
+    // Not any more when one of them has ended.
+    assert_eq!(answers(&[(27, "b", 7), (34, "b", 8), (36, "b", 9)]), [false, false, true]);
+    let listed = reports.list(begin + 36 * SECOND);
+    assert_eq!((&*listed[0].report.process, listed[0].report.sequence), ("b", 9));
+}
+
+#[test]
+fn both_of_two_are_told_and_neither_when_they_begin_anew() {
+    let mut reports = Reports::default();
+    let now = moment();
+    let of = |process: &str, report: RankReport| RankReport { process: process.into(), ..report };
+    for process in ["a", "b", "a", "b"] {
+        reports.keep(now, of(process, report(0, 1))).unwrap();
+    }
+    assert!(reports.keep(now, of("a", report(0, 2))).is_err());
+    // It was told, and ended.
+    reports.keep(now, of("a", RankReport { farewell: true, ..report(0, 3) })).unwrap();
+    assert!(reports.keep(now, of("b", report(0, 2))).is_err());
+    reports.keep(now, of("c", begins(0, 64))).unwrap();
+    reports.keep(now, of("c", report(0, 2))).unwrap();
+}
+
+#[test]
+fn ranks_that_do_not_say_which_process_they_are_may_be_there_twice() {
+    let mut reports = Reports::default();
+    for sequence in 1..20 {
+        reports.keep(moment(), report(0, sequence % 5)).unwrap();
+    }
+}
+
+#[test]
+fn the_farewell_of_a_process_forgets_not_the_one_that_took_its_place() {
+    let mut reports = Reports::default();
+    let now = moment();
+    let of = |process: &str, farewell| RankReport { process: process.into(), farewell, ..report(1, 1) };
+    for report in [of("a", false), of("b", false), of("a", true)] {
+        reports.keep(now, report).unwrap();
+    }
+    assert_eq!(reports.list(now).len(), 1);
+    reports.keep(now, of("b", true)).unwrap();
+    assert!(reports.list(now).is_empty());
+}
+
+#[test]
+fn a_rank_that_is_there_twice_is_named_with_both_processes() {
+    let processes = ["n1/7/00000001".to_owned(), "n2/7/00000002".to_owned()];
+    let problem = Refusal::Twice { rank: 3, size: 8, stream: "train".into(), processes }.problem();
+    assert_eq!((problem.status, &*problem.kind), (409, problem_kind::RUN_MISMATCH));
+    let text = format!("{problem:?}");
+    assert!(text.contains("n1/7/00000001") && text.contains("n2/7/00000002"), "{text}");
 }

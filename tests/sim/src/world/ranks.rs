@@ -117,6 +117,7 @@ impl World<'_> {
                 plan: PLAN.into(),
                 rank: rank as u32,
                 size: self.trace.shape.ranks as u32,
+                process: String::new(),
                 ready: state.arrived.len() as u32,
                 target: self.trace.shape.window as u32,
                 waiting_ms: ms(waiting),
