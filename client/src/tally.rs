@@ -66,6 +66,8 @@ pub(crate) struct Tally {
     window: VecDeque<Arc<AtomicBool>>,
     outstanding: u32,
     pace: Option<Duration>,
+    /// When the last range that was asked for is needed.
+    last_needed: Option<Instant>,
     waiting_since: Option<Instant>,
     waited: Duration,
     handed_out_at: Option<Instant>,
@@ -170,6 +172,7 @@ impl Tally {
     /// The window is another one.
     pub(crate) fn left_all(&mut self) {
         self.window.clear();
+        self.last_needed = None;
     }
 
     /// Batches that the trainer can take one after another: those behind one that is missing help nobody yet.
@@ -207,16 +210,25 @@ impl Tally {
         self.ready = self.ready.saturating_sub(1);
     }
 
-    /// How long until the range `ahead` places behind the next one is needed.
-    pub(crate) fn need(&self, ahead: usize, now: Instant) -> Duration {
+    /// How long until the range `ahead` places behind the next one is needed, which is asked for now. Never sooner than those before it,
+    /// also when the pace turns out to be another than was thought: workers make first what is needed first, and a batch that others have
+    /// overtaken is waited for with those in hand.
+    pub(crate) fn need(&mut self, ahead: usize, now: Instant) -> Duration {
         let pace = self.pace.unwrap_or(FIRST_PACE);
         let steps = u32::try_from(ahead).unwrap_or(u32::MAX);
-        if self.waiting_since.is_some() {
-            return pace.saturating_mul(steps);
+        let until_next = match (self.waiting_since, self.handed_out_at) {
+            (None, Some(handed_out)) => pace.saturating_sub(now - handed_out),
+            _ => Duration::ZERO,
+        };
+        let need = until_next.saturating_add(pace.saturating_mul(steps));
+        if ahead == 0 {
+            return need;
         }
-        let until_next =
-            self.handed_out_at.map_or(Duration::ZERO, |handed_out| pace.saturating_sub(now - handed_out));
-        until_next.saturating_add(pace.saturating_mul(steps))
+        // Half a pace later: as fast it comes back to when they are needed, and the way to a worker changes no order.
+        let after_last = |last: Instant| last.saturating_duration_since(now).saturating_add(pace / 2);
+        let need = self.last_needed.map_or(need, |last| need.max(after_last(last)));
+        self.last_needed = now.checked_add(need);
+        need
     }
 
     pub(crate) fn stats(&self, now: Instant) -> PullerStats {
@@ -401,6 +413,26 @@ mod tests {
         assert_eq!(tally.need(1, now + 60 * SECOND), 4 * SECOND);
         tally.asked(now, 80);
         assert_eq!(tally.need(0, now), Duration::ZERO);
+    }
+
+    /// The pace that is thought of first is slow. What was asked for by it was needed later than what was asked for after it, workers made
+    /// that first, and a rank waited for 0.6 s with a dozen batches in hand.
+    #[test]
+    fn later_ranges_overtook_the_first_ones() {
+        let mut tally = tally();
+        let now = chance::now();
+        let mut needed: Vec<Instant> = (0..6).map(|ahead| now + tally.need(ahead, now)).collect();
+        for batch in 1..200 {
+            let now = now + batch * Duration::from_millis(8);
+            tally.asked(now, 80);
+            tally.answered(now, true);
+            needed.push(now + tally.need(5, now));
+        }
+        assert!(needed.is_sorted(), "{needed:?}");
+        // By then they are asked for as they are needed.
+        assert_eq!(needed[204] - needed[203], Duration::from_millis(8));
+        tally.left_all();
+        assert!(tally.need(1, now) <= FIRST_PACE);
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub(crate) struct Rank {
     pub(crate) times: ReadyTimes,
     pub(crate) budget: Budget,
     pub(crate) pace: Option<f64>,
+    pub(crate) last_needed: u64,
     pub(crate) handed_out: Option<u64>,
     pub(crate) waiting: bool,
     pub(crate) ranges: u64,
@@ -59,6 +60,7 @@ impl Rank {
             times: ReadyTimes::default(),
             budget: Budget::default(),
             pace: None,
+            last_needed: 0,
             handed_out: None,
             waiting: false,
             ranges: 0,
@@ -120,7 +122,12 @@ impl Simulation {
             self.ranks[rank].ranges += 1;
             self.ranks[rank].budget.asked();
             let need = self.ranks[rank].pace.unwrap_or(0.1) * ahead as f64;
-            let needed_at = self.now + nanos(need);
+            let mut needed_at = self.now + nanos(need);
+            if ahead > 0 {
+                let half = nanos(self.ranks[rank].pace.unwrap_or(0.1) / 2.0);
+                needed_at = needed_at.max(self.ranks[rank].last_needed + half);
+                self.ranks[rank].last_needed = needed_at;
+            }
             let range = Outstanding { number, needed_at, copies: Vec::new(), there: false };
             self.ranks[rank].window.push_back(range);
             if let Some(slot) = self.choose(rank, number, None) {
