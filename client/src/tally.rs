@@ -12,8 +12,13 @@ use crate::chance;
 use crate::error::lock;
 use crate::fleet::ExpectedPlan;
 
-/// The pace that is assumed before the first batch has been used: only the order of needs matters then.
-const FIRST_PACE: Duration = Duration::from_millis(100);
+/// The pace that is assumed before the first batch has been used: only the order of needs matters then, and that those who are asked for later are
+/// not needed sooner. So it is quick.
+const FIRST_PACE: Duration = Duration::from_millis(2);
+
+/// What lies between the needs of two ranges that are asked for one after the other, at least: needs are told in milliseconds, and the way to a
+/// worker takes longer now and then.
+const LEAST_BETWEEN: Duration = Duration::from_millis(2);
 
 /// The share of the newest measurement in the average: about the last ten batches count.
 const NEWEST: f64 = 0.2;
@@ -224,8 +229,9 @@ impl Tally {
         if ahead == 0 {
             return need;
         }
-        // Half a pace later: as fast it comes back to when they are needed, and the way to a worker changes no order.
-        let after_last = |last: Instant| last.saturating_duration_since(now).saturating_add(pace / 2);
+        // Not by a whole pace: it comes back to when they are really needed.
+        let between = (pace / 2).min(LEAST_BETWEEN);
+        let after_last = |last: Instant| last.saturating_duration_since(now).saturating_add(between);
         let need = self.last_needed.map_or(need, |last| need.max(after_last(last)));
         self.last_needed = now.checked_add(need);
         need
@@ -415,24 +421,26 @@ mod tests {
         assert_eq!(tally.need(0, now), Duration::ZERO);
     }
 
-    /// The pace that is thought of first is slow. What was asked for by it was needed later than what was asked for after it, workers made
-    /// that first, and a rank waited for 0.6 s with a dozen batches in hand.
+    /// The pace that was thought of first was slow. What was asked for by it was needed later than what was asked for after it, workers made
+    /// that first, and a rank waited for 0.6 s with a dozen batches in hand. A pace that becomes quicker does the same.
     #[test]
     fn later_ranges_overtook_the_first_ones() {
         let mut tally = tally();
-        let now = chance::now();
+        let mut now = chance::now();
         let mut needed: Vec<Instant> = (0..6).map(|ahead| now + tally.need(ahead, now)).collect();
-        for batch in 1..200 {
-            let now = now + batch * Duration::from_millis(8);
+        for pace in [100; 20].into_iter().chain([8; 200]) {
+            now += Duration::from_millis(pace);
             tally.asked(now, 80);
             tally.answered(now, true);
             needed.push(now + tally.need(5, now));
         }
-        assert!(needed.is_sorted(), "{needed:?}");
+        assert!(needed.windows(2).all(|two| two[1] >= two[0] + LEAST_BETWEEN), "{needed:?}");
         // By then they are asked for as they are needed.
-        assert_eq!(needed[204] - needed[203], Duration::from_millis(8));
+        assert_eq!(needed[225] - needed[224], Duration::from_millis(8));
+        assert!(needed[225] - now < Duration::from_millis(6 * 9));
+        // What is read elsewhere comes after nothing.
         tally.left_all();
-        assert!(tally.need(1, now) <= FIRST_PACE);
+        assert!(tally.need(1, now) < Duration::from_millis(2 * 9));
     }
 
     #[test]

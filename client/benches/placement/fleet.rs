@@ -104,7 +104,7 @@ impl Simulation {
             policy,
             now: 0,
             base: Instant::now(),
-            random: fastrand::Rng::with_seed(7),
+            random: fastrand::Rng::with_seed(case.seed),
             events: BinaryHeap::new(),
             kinds: Vec::new(),
             free: Vec::new(),

@@ -2,7 +2,7 @@
 //! calls the client's own decisions (who is asked, how far ahead, when a second worker is, what is slow).
 //!
 //! `cargo bench -p feedmill-client --bench placement` prints a table and ends with one line of JSON. Arguments:
-//! `-- quick` simulates fewer sizes; `-- W D` one size.
+//! `-- quick` simulates fewer sizes; `-- W D` one size; `seed=N` another chance than 7.
 //!
 //! Model: `D` ranks in step make a micro batch each, then wait for each other. Each of `W` workers fetches the samples
 //! of a range (30 ms, lognormal, any number at once) and makes them on its cores in the order of need (50 ms each,
@@ -33,6 +33,8 @@ enum Policy {
 
 #[derive(Clone, Copy)]
 struct Case {
+    /// Chance is drawn from it.
+    seed: u64,
     workers: usize,
     ranks: u64,
     /// So many workers of a hundred are five times slower.
@@ -58,6 +60,8 @@ fn main() {
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     let quick = arguments.iter().any(|argument| argument == "quick");
+    let seed =
+        arguments.iter().find_map(|argument| argument.strip_prefix("seed=")?.parse().ok()).unwrap_or(7);
     let numbers: Vec<u64> = arguments.iter().filter_map(|argument| argument.parse().ok()).collect();
     let (workers, ranks): (Vec<usize>, Vec<u64>) = match numbers[..] {
         [workers, ranks] => (vec![workers as usize], vec![ranks]),
@@ -74,7 +78,7 @@ fn main() {
     let mut others = [(0.0, 0u32); 4];
     for &workers in &workers {
         for &ranks in &ranks {
-            let case = |slow_percent| Case { workers, ranks, slow_percent };
+            let case = |slow_percent| Case { seed, workers, ranks, slow_percent };
             // Of 16 workers, one is slow.
             let slow = 5usize.max(100usize.div_ceil(workers));
             let (even, uneven) = (simulate(case(0), Policy::Ours), simulate(case(slow), Policy::Ours));

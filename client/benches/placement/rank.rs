@@ -17,6 +17,11 @@ const BATCH_BYTES: u64 = 1_000_000;
 /// As the Python package has them.
 const BOUNDS: Bounds = Bounds { ranges: 1024, bytes: 1 << 30 };
 
+/// As the client's tally has it.
+const FIRST_PACE: f64 = 0.002;
+/// The same, in nanoseconds.
+const LEAST_BETWEEN: u64 = 2_000_000;
+
 /// A range in a rank's window.
 pub(crate) struct Outstanding {
     pub(crate) number: u64,
@@ -121,11 +126,12 @@ impl Simulation {
             self.ranks[rank].next += 1;
             self.ranks[rank].ranges += 1;
             self.ranks[rank].budget.asked();
-            let need = self.ranks[rank].pace.unwrap_or(0.1) * ahead as f64;
+            let pace = self.ranks[rank].pace.unwrap_or(FIRST_PACE);
+            let need = pace * ahead as f64;
             let mut needed_at = self.now + nanos(need);
             if ahead > 0 {
-                let half = nanos(self.ranks[rank].pace.unwrap_or(0.1) / 2.0);
-                needed_at = needed_at.max(self.ranks[rank].last_needed + half);
+                let after_last = nanos(pace / 2.0).min(LEAST_BETWEEN);
+                needed_at = needed_at.max(self.ranks[rank].last_needed + after_last);
                 self.ranks[rank].last_needed = needed_at;
             }
             let range = Outstanding { number, needed_at, copies: Vec::new(), there: false };
