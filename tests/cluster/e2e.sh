@@ -190,7 +190,7 @@ worker_image=localhost/feedmill/worker:e2e
 . "$here/numbers.sh"
 
 all="install apply read refused scale rollout broken_image stream overwritten missing conflict access keys one_per_node
-    hpa external internal sated cut gone
+    hpa external internal asked sated cut gone
     leader operator_down api_server out_of_memory evicted drained node_dies partitioned steady namespace delete"
 usual="install apply read refused scale rollout internal drained leader delete"
 

@@ -86,7 +86,9 @@ s_out_of_memory() { # a worker is killed for its memory: told, started again, an
     wait "$asks"
     same "$(k get pod "$pod" -o 'jsonpath={.status.containerStatuses[0].lastState.terminated.reason}')" OOMKilled
     whole fleet 2
-    k get events --field-selector involvedObject.kind=DataPipeline,reason=OutOfMemory -o 'jsonpath={.items[*].message}' | grep memory >/dev/null
+    # Also when it is back sooner than anybody looks.
+    until_ok 60 "it to be told" some k get events --field-selector involvedObject.kind=DataPipeline,reason=OutOfMemory -o name
+    is fleet Degraded OutOfMemory reason || { say "Degraded is $(condition fleet Degraded reason)"; return 1; }
     pulled
 }
 

@@ -140,10 +140,19 @@ figure() { # PIPELINE: how empty its emptiest queue is, as an autoscaler asks fo
         python3 -c 'import json, sys; print(*[item["value"] for item in json.load(sys.stdin)["items"]])' <<<"$out"
 }
 
-s_external() { # Prometheus reads the operators, a HorizontalPodAutoscaler asks for the figure and writes the scale; both as the examples have it
-    local t examples=$root/examples/kubernetes prometheus=172.30.0.254:9099 server
+prometheus=172.30.0.254:9099
+prometheus_up() { # by $work/prometheus.yaml; it has the cluster's names
+    local server
     # Brought before the tests; they fetch nothing.
     server=$("$root/tools/promtool.sh" prometheus --found) || { say "there is no prometheus"; return 1; }
+    "${resolve[@]}" "$server" --config.file="$work/prometheus.yaml" --storage.tsdb.path="$work/prometheus" \
+        --web.listen-address=$prometheus --log.level=warn >>"$work/prometheus.log" 2>&1 &
+    echo $! >"$work/prometheus.pid"
+}
+prometheus_down() { kill "$(cat "$work/prometheus.pid")"; rm "$work/prometheus.pid"; }
+
+s_external() { # Prometheus reads the operators, a HorizontalPodAutoscaler asks for the figure and writes the scale; both as the examples have it
+    local t examples=$root/examples/kubernetes
     kubectl apply -f - >/dev/null <<Y
 apiVersion: v1
 kind: Service
@@ -157,9 +166,7 @@ scrape_configs:
   honor_labels: true
   dns_sd_configs: [{names: [operators.$system.svc.cluster.local], type: A, port: 8080, refresh_interval: 5s}]
 Y
-    "${resolve[@]}" "$server" --config.file="$work/prometheus.yaml" --storage.tsdb.path="$work/prometheus" \
-        --web.listen-address=$prometheus --log.level=warn >"$work/prometheus.log" 2>&1 &
-    echo $! >"$work/prometheus.pid"
+    prometheus_up
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=adapter -addext "subjectAltName=DNS:adapter.$team.svc" \
         -keyout "$work/adapter.key" -out "$work/adapter.crt" 2>/dev/null
     python3 "$here/adapter.py" 172.30.0.254:6444 "$work/adapter.crt" "$work/adapter.key" "http://$prometheus" "$examples/prometheus-adapter.yaml" \
@@ -210,15 +217,65 @@ Y
     pipeline outer "  autoscaling: {mode: External, minReplicas: 1, maxReplicas: 3}" | kubectl apply -f - >/dev/null
     same "$(get outer '{.spec.replicas}')" 3 "after it was applied again"
     # Prometheus is gone: no figure, no change.
-    kill "$(cat "$work/prometheus.pid")"
+    prometheus_down
     until_ok 90 "the autoscaler to miss its figure" answers False k get hpa outer -o 'jsonpath={.status.conditions[?(@.type=="ScalingActive")].status}'
     say "without Prometheus: $(k get hpa outer -o 'jsonpath={.status.conditions[?(@.type=="ScalingActive")].message}' | cut -c1-120)"
     same "$(wanted outer)" 3 "workers wanted"
     pulled
     kill "$(cat "$work/adapter.pid")"
-    rm "$work"/{prometheus,adapter}.pid
+    rm "$work/adapter.pid"
     k delete hpa,dpl outer >/dev/null
     kubectl delete apiservice v1beta1.external.metrics.k8s.io >/dev/null
     k delete service adapter >/dev/null
     kubectl -n $system delete service operators >/dev/null
+}
+
+trainer_says() { # WAIT FILL: what a trainer that does not report tells Prometheus
+    printf 'trainer_wait{namespace="%s",pipeline="asked"} %s\ntrainer_fill{namespace="%s",pipeline="asked"} %s\n' "$team" "$1" "$team" "$2" >"$work/trainer/new"
+    mv "$work/trainer/new" "$work/trainer/metrics.txt"
+}
+
+s_asked() { # the operator asks a Prometheus server, by queries that the pipeline does not choose, instead of the workers
+    local t servers
+    mkdir -p "$work/trainer"
+    trainer_says 0.6 0
+    python3 -m http.server --bind 172.30.0.254 --directory "$work/trainer" 9100 >/dev/null 2>&1 &
+    echo $! >"$work/trainer.pid"
+    cat >"$work/prometheus.yaml" <<Y
+global: {scrape_interval: 5s, scrape_timeout: 4s}
+scrape_configs:
+- {job_name: trainer, metrics_path: /metrics.txt, static_configs: [{targets: ["172.30.0.254:9100"]}]}
+Y
+    prometheus_up
+    servers='{"trainers": {"url": "http://'$prometheus'", "wait": "max(trainer_wait{namespace=\"$namespace\",pipeline=\"$pipeline\"})", "fill": "min(trainer_fill{namespace=\"$namespace\",pipeline=\"$pipeline\"})"}}'
+    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set-json "operator.prometheus=$servers" >/dev/null
+    pipeline asked "  replicas: 1
+  autoscaling: {mode: Internal, minReplicas: 1, maxReplicas: 3, signal: {prometheus: trainers}, reports: {staleAfterSeconds: 30, failureThreshold: 3}}" | kubectl apply -f - >/dev/null
+    whole asked 1
+    t=$(date +%s%N)
+    until_ok 180 "3 workers to be wanted" wanted_is asked 3
+    say "3 wanted after $(seconds "$t") s: $(condition asked ScalingActive message)"
+    whole asked 3
+    trainer_says 0 1
+    # Without a query for what would do, nothing makes it smaller.
+    until_ok 60 "plenty to be seen" answers Enough condition asked ScalingActive reason
+    prometheus_down
+    told asked ScalingActive ReportsLost reason
+    say "without Prometheus: $(condition asked ScalingActive message)"
+    told asked ScalingActive False
+    until_ok 120 "the fallback" is asked ScalingActive Fallback reason
+    same "$(wanted asked)" 3 "workers wanted"
+    prometheus_up
+    until_ok 120 "an answer again" decided asked
+    same "$(wanted asked)" 3 "workers wanted"
+    # A name that the operator was not given.
+    k patch dpl asked --type merge -p '{"spec": {"autoscaling": {"signal": {"prometheus": "others"}}}}' >/dev/null
+    until_ok 60 "the name to be refused" is asked Ready InvalidSpec reason
+    say "$(condition asked Ready message)"
+    [[ $(condition asked Ready message) == *trainers* ]] || return 1
+    k delete dpl asked >/dev/null
+    prometheus_down
+    kill "$(cat "$work/trainer.pid")"
+    rm "$work/trainer.pid"
+    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set-json 'operator.prometheus={}' >/dev/null
 }

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, KeyToPath, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateTerminated, ContainerStatus, KeyToPath, Pod, PodSpec,
+};
 use kube::ResourceExt as _;
 
 use crate::desired::{DOCUMENT_VOLUME, PLAN_INPUTS, WORKER};
@@ -48,6 +50,8 @@ pub struct WorkerPod {
     pub deletion_cost: Option<i32>,
     /// What is wrong with it.
     pub trouble: Option<Trouble>,
+    /// What was wrong with it before it was started again and served: how it ended, and when, in seconds.
+    pub ended: Option<(Trouble, i64)>,
 }
 
 /// What is wrong with a pod, worst last.
@@ -128,6 +132,7 @@ impl From<Pod> for WorkerPod {
             None if ready => None,
             None => own.iter().find_map(trouble).or_else(|| others.iter().find_map(of_another)),
         };
+        let ended = own.iter().filter(|_| ready).find_map(last_end);
         // Volumes come before the sandbox; an image is only pulled after it.
         let waits = conditions
             .iter()
@@ -151,6 +156,7 @@ impl From<Pod> for WorkerPod {
             document: pod.spec.as_ref().and_then(document).map(str::to_owned),
             deletion_cost: pod.annotations().get(DELETION_COST).and_then(|cost| cost.parse().ok()),
             trouble,
+            ended,
         }
     }
 }
@@ -245,7 +251,20 @@ fn trouble(container: &ContainerStatus) -> Option<Trouble> {
             return Some(Trouble { kind, words: short(waiting.message.as_deref().unwrap_or_default()) });
         }
     }
-    let died = died.filter(|died| died.exit_code != 0)?;
+    of_end(&died?)
+}
+
+/// How a container ended the last time, and when, if that was a failure.
+fn last_end(container: &ContainerStatus) -> Option<(Trouble, i64)> {
+    let ended = container.last_state.as_ref()?.terminated.as_ref()?;
+    Some((of_end(ended)?, ended.finished_at.as_ref()?.0.as_second()))
+}
+
+/// An end that is a failure.
+fn of_end(died: &ContainerStateTerminated) -> Option<Trouble> {
+    if died.exit_code == 0 {
+        return None;
+    }
     let words = died.message.as_deref().map(str::trim).filter(|words| !words.is_empty());
     let words = words.map_or_else(|| format!("exit code {}", died.exit_code), last_line);
     let kind = match died.reason.as_deref() {
@@ -291,6 +310,27 @@ mod tests {
         json!({"podIP": "10.0.0.1", "containerStatuses": [{
             "name": "worker", "image": "", "imageID": "", "ready": false, "restartCount": 1, "state": state, "lastState": last,
         }]})
+    }
+
+    #[test]
+    fn how_a_worker_that_serves_again_ended_is_kept() {
+        let ended = |ready: &str, code: i32| {
+            pod(json!({
+                "conditions": [{"type": "Ready", "status": ready}],
+                "containerStatuses": [{
+                    "name": "worker", "image": "", "imageID": "", "ready": true, "restartCount": 1, "state": {"running": {}},
+                    "lastState": {"terminated": {"exitCode": code, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:07Z"}},
+                }],
+            }))
+            .ended
+        };
+        let words = "exit code 137".to_owned();
+        assert_eq!(
+            ended("True", 137),
+            Some((Trouble { kind: TroubleKind::OutOfMemory, words }, 1_767_225_607))
+        );
+        assert_eq!(ended("False", 137), None);
+        assert_eq!(ended("True", 0), None);
     }
 
     #[test]

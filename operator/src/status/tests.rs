@@ -248,6 +248,29 @@ fn a_transition_keeps_its_time_until_the_next() {
     assert_eq!(condition(&third, "Suspended").last_transition_time.0, at(10));
 }
 
+/// A worker was killed for its memory and served again two seconds later, before anybody had looked: nobody was told.
+#[test]
+fn a_worker_that_ended_and_was_soon_back_is_told_of() {
+    let trouble = Trouble { kind: TroubleKind::OutOfMemory, words: "exit code 137".into() };
+    let back = WorkerPod { ended: Some((trouble, 100)), ..WorkerPod::clone(&pod("a", true)) };
+    let well = Case { pods: vec![pod("a", true)], ..Case::default() };
+    let ended = Case { pods: vec![Arc::new(back)], ..Case::default() };
+    let good = well.status(&DataPipelineStatus::default(), 90);
+    let told = ended.status(&good, 101);
+    assert_eq!(condition(&told, "Ready").status, "True");
+    let degraded = condition(&told, "Degraded");
+    assert_eq!((&*degraded.status, &*degraded.reason), ("True", "OutOfMemory"));
+    assert_eq!(
+        degraded.message,
+        "a: exit code 137 at 1970-01-01T00:01:40Z, and serves again; raise spec.worker.resources.limits.memory or lower spec.cache"
+    );
+    let news = edges(&good.conditions, &told.conditions);
+    assert!(news.iter().any(|edge| edge.warning && edge.reason == "OutOfMemory"), "{news:?}");
+    // It says the same until it is long ago.
+    assert_eq!(ended.status(&told, 399), told);
+    assert_eq!(condition(&ended.status(&told, 400), "Degraded").status, "False");
+}
+
 #[test]
 fn news_is_told_once() {
     let well = Case { pods: vec![pod("a", true)], workers: vec![("a", worker("p"))], ..Case::default() };

@@ -20,6 +20,9 @@ pub(super) struct View<'a> {
     pub(super) now: Timestamp,
 }
 
+/// So long it is told that a worker ended and serves again: it may have been back before anybody looked.
+const ENDED_SECONDS: i64 = 300;
+
 /// Volumes are there within seconds when what they need is.
 const MOUNTING_SECONDS: i64 = 30;
 
@@ -90,6 +93,17 @@ impl View<'_> {
     fn trouble(&self) -> Option<(&WorkerPod, &Trouble)> {
         let troubled = self.staying.iter().filter_map(|pod| Some((*pod, pod.trouble.as_ref()?)));
         troubled.max_by(|(a_pod, a), (b_pod, b)| (a, &b_pod.name).cmp(&(b, &a_pod.name)))
+    }
+
+    /// The last worker that ended lately and serves again.
+    fn ended(&self) -> Option<(&'static str, String)> {
+        let ended = self.staying.iter().filter_map(|pod| Some((*pod, pod.ended.as_ref()?)));
+        let lately = ended.filter(|(_, (_, at))| self.now.as_second().saturating_sub(*at) < ENDED_SECONDS);
+        let (pod, (trouble, at)) = lately.max_by_key(|(pod, (_, at))| (*at, &pod.name))?;
+        let at = Timestamp::from_second(*at).map_or_else(|_| String::new(), |at| format!(" at {at}"));
+        let message =
+            format!("{}: {}{at}, and serves again; {}", pod.name, trouble.words, trouble.kind.remedy());
+        Some((trouble.kind.reason(), message))
     }
 
     /// What keeps pods from being made at all, or from having their volumes.
@@ -188,7 +202,8 @@ impl View<'_> {
             .or_else(|| self.trouble().map(|(pod, trouble)| (trouble.kind.reason(), troubled(pod, trouble))))
             .or_else(|| Some(("PlanDiffers", self.plans_differ()?)))
             .or_else(|| self.missing())
-            .or_else(|| Some(("WorkerProblem", self.problems()?)));
+            .or_else(|| Some(("WorkerProblem", self.problems()?)))
+            .or_else(|| self.ended());
         match worst {
             Some((reason, message)) => conditions.set("Degraded", Truth::True, reason, &message),
             None => conditions.set("Degraded", Truth::False, "AsExpected", ""),
