@@ -13,6 +13,8 @@
 //! makes the same bytes.
 #![forbid(unsafe_code)]
 
+/// When a range is needed.
+mod need;
 /// One rank's batches in order, a window of them outstanding.
 mod puller;
 /// Reports of a rank, for as long as it lives.
@@ -74,6 +76,7 @@ pub mod decisions {
     pub use crate::choice::{Choice, Seen, Standing, choose, point};
     pub use crate::hedge::{Budget, ReadyTimes, due};
     pub use crate::load::{Load, LoadStatus, capacities};
+    pub use crate::need::needed_in;
     pub use crate::window::{Bounds, Known, Window};
 }
 

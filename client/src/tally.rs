@@ -11,14 +11,7 @@ use tokio::time::Instant;
 use crate::chance;
 use crate::error::lock;
 use crate::fleet::ExpectedPlan;
-
-/// The pace that is assumed before the first batch has been used: only the order of needs matters then, and that those who are asked for later are
-/// not needed sooner. So it is quick.
-const FIRST_PACE: Duration = Duration::from_millis(2);
-
-/// What lies between the needs of two ranges that are asked for one after the other, at least: needs are told in milliseconds, and the way to a
-/// worker takes longer now and then.
-const LEAST_BETWEEN: Duration = Duration::from_millis(2);
+use crate::need::{FIRST_PACE, needed_in};
 
 /// The share of the newest measurement in the average: about the last ten batches count.
 const NEWEST: f64 = 0.2;
@@ -215,24 +208,17 @@ impl Tally {
         self.ready = self.ready.saturating_sub(1);
     }
 
-    /// How long until the range `ahead` places behind the next one is needed, which is asked for now. Never sooner than those before it,
-    /// also when the pace turns out to be another than was thought: workers make first what is needed first, and a batch that others have
-    /// overtaken is waited for with those in hand.
+    /// How long until the range `ahead` places behind the next one is needed, which is asked for now.
     pub(crate) fn need(&mut self, ahead: usize, now: Instant) -> Duration {
-        let pace = self.pace.unwrap_or(FIRST_PACE);
-        let steps = u32::try_from(ahead).unwrap_or(u32::MAX);
         let until_next = match (self.waiting_since, self.handed_out_at) {
-            (None, Some(handed_out)) => pace.saturating_sub(now - handed_out),
+            (None, Some(handed_out)) => self.pace.unwrap_or(FIRST_PACE).saturating_sub(now - handed_out),
             _ => Duration::ZERO,
         };
-        let need = until_next.saturating_add(pace.saturating_mul(steps));
         if ahead == 0 {
-            return need;
+            return needed_in(self.pace, until_next, 0, None);
         }
-        // Not by a whole pace: it comes back to when they are really needed.
-        let between = (pace / 2).min(LEAST_BETWEEN);
-        let after_last = |last: Instant| last.saturating_duration_since(now).saturating_add(between);
-        let need = self.last_needed.map_or(need, |last| need.max(after_last(last)));
+        let last = self.last_needed.map(|last| last.saturating_duration_since(now));
+        let need = needed_in(self.pace, until_next, ahead, last);
         self.last_needed = now.checked_add(need);
         need
     }
@@ -421,26 +407,22 @@ mod tests {
         assert_eq!(tally.need(0, now), Duration::ZERO);
     }
 
-    /// The pace that was thought of first was slow. What was asked for by it was needed later than what was asked for after it, workers made
-    /// that first, and a rank waited for 0.6 s with a dozen batches in hand. A pace that becomes quicker does the same.
     #[test]
-    fn later_ranges_overtook_the_first_ones() {
+    fn a_range_is_needed_after_the_one_before_it_and_elsewhere_after_none() {
         let mut tally = tally();
-        let mut now = chance::now();
-        let mut needed: Vec<Instant> = (0..6).map(|ahead| now + tally.need(ahead, now)).collect();
-        for pace in [100; 20].into_iter().chain([8; 200]) {
-            now += Duration::from_millis(pace);
-            tally.asked(now, 80);
-            tally.answered(now, true);
-            needed.push(now + tally.need(5, now));
-        }
-        assert!(needed.windows(2).all(|two| two[1] >= two[0] + LEAST_BETWEEN), "{needed:?}");
-        // By then they are asked for as they are needed.
-        assert_eq!(needed[225] - needed[224], Duration::from_millis(8));
-        assert!(needed[225] - now < Duration::from_millis(6 * 9));
-        // What is read elsewhere comes after nothing.
+        let now = chance::now();
+        let slow = Duration::from_millis(50);
+        tally.asked(now, 80);
+        tally.answered(now, true);
+        tally.asked(now + slow, 80);
+        tally.answered(now + slow, true);
+        let now = now + slow;
+        let far = tally.need(4, now);
+        assert_eq!(far, 5 * slow);
+        assert!(tally.need(1, now) > far);
+        assert_eq!(tally.need(0, now), slow);
         tally.left_all();
-        assert!(tally.need(1, now) < Duration::from_millis(2 * 9));
+        assert_eq!(tally.need(1, now), 2 * slow);
     }
 
     #[test]

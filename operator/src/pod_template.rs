@@ -9,7 +9,7 @@ use feedmill_protocol::pipeline::FieldError;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Map, Value};
 
-use crate::desired::{DOCUMENT_VOLUME, PLAN_VOLUME, WORKER, is_ours};
+use crate::desired::{DOCUMENT_FOLDER, DOCUMENT_VOLUME, PLAN_FOLDER, PLAN_VOLUME, WORKER, is_ours};
 
 /// What stands at the head of errors.
 const FIELD: &str = "spec.podTemplate";
@@ -20,6 +20,8 @@ pub const CONTAINER: [&str; 6] =
     ["command", "args", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"];
 /// Volumes by which the operator knows what a worker reads.
 const VOLUMES: [&str; 2] = [DOCUMENT_VOLUME, PLAN_VOLUME];
+/// And where they are mounted.
+const FOLDERS: [&str; 2] = [DOCUMENT_FOLDER, PLAN_FOLDER];
 const OF_NODE: &str = "must be absent: workers are no part of their node";
 /// Kubernetes' word for how an element is merged.
 const DIRECTIVE: &str = "$patch";
@@ -134,8 +136,22 @@ fn of_container(at: &str, container: &Value, refuse: &mut impl FnMut(String, &st
     for field in own {
         refuse(format!("{at}.{field}"), "must be absent of the container worker: it is the operator's own");
     }
-    if name == Some(WORKER) && container.get(DIRECTIVE).is_some() {
+    if name != Some(WORKER) {
+        return;
+    }
+    if container.get(DIRECTIVE).is_some() {
         refuse(format!("{at}.{DIRECTIVE}"), "must be absent of the container worker");
+    }
+    let Some(mounts) = container.get("volumeMounts") else { return };
+    let at = format!("{at}.volumeMounts");
+    if !mounts.is_array() {
+        refuse(at.clone(), "must be a list: what the operator mounts stays there");
+    }
+    for (number, mount) in mounts.as_array().into_iter().flatten().enumerate() {
+        let path = mount.get("mountPath").and_then(Value::as_str).unwrap_or_default();
+        if FOLDERS.contains(&path.trim_end_matches('/')) {
+            refuse(format!("{at}[{number}]"), &format!("{path} is the operator's own"));
+        }
     }
 }
 
@@ -325,6 +341,20 @@ mod tests {
             ("spec.containers", json!({"spec": {"containers": null}})),
             ("spec.volumes.$patch", json!({"spec": {"volumes": {"$patch": "delete"}}})),
             ("spec.volumes", json!({"spec": {"volumes": null}})),
+            (
+                "spec.containers[0].volumeMounts",
+                json!({"spec": {"containers": [{"name": "worker", "volumeMounts": null}]}}),
+            ),
+            (
+                "spec.containers[0].volumeMounts[0]",
+                json!({"spec": {"containers": [{"name": "worker", "volumeMounts": [
+                    {"name": "plan", "mountPath": "/etc/feedmill/plan", "$patch": "delete"}]}]}}),
+            ),
+            (
+                "spec.containers[0].volumeMounts[0]",
+                json!({"spec": {"containers": [{"name": "worker", "volumeMounts": [
+                    {"name": "mine", "mountPath": "/etc/feedmill/pipeline/"}]}]}}),
+            ),
         ] {
             refused(&value, false, field);
         }

@@ -277,5 +277,5 @@ Y
     prometheus_down
     kill "$(cat "$work/trainer.pid")"
     rm "$work/trainer.pid"
-    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reuse-values --set-json 'operator.prometheus={}' >/dev/null
+    helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reset-then-reuse-values --set-json 'operator.prometheus.trainers=null' >/dev/null
 }

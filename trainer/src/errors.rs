@@ -30,6 +30,11 @@ fn raised(
     }
 }
 
+/// A loader that was closed, by this thread or another one.
+pub fn closed(py: Python<'_>) -> PyErr {
+    named(py, "FeedmillError", "the loader is closed")
+}
+
 /// A setting that makes no sense.
 pub fn config(py: Python<'_>, message: &str) -> PyErr {
     named(py, "ConfigError", message)

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use feedmill_client::{ClientError, FleetSettings, Pass, PassSettings, Token, TokenSource};
@@ -19,6 +20,8 @@ pub struct Fleet {
     pub inner: feedmill_client::Fleet,
     pub handle: Handle,
     pub home: Home,
+    /// Whoever waits for a plan gives up.
+    closing: AtomicBool,
 }
 
 impl Drop for Fleet {
@@ -27,6 +30,12 @@ impl Drop for Fleet {
             // After a fork connections are the parent's: one owner more than there are, so they stay as they are.
             std::mem::forget(self.inner.clone());
         }
+    }
+}
+
+impl Fleet {
+    fn look(&self, py: Python<'_>) -> PyResult<()> {
+        if self.closing.load(Ordering::SeqCst) { Err(errors::closed(py)) } else { Ok(()) }
     }
 }
 
@@ -80,7 +89,7 @@ impl Fleet {
         settings.timeouts.agent = settings.timeouts.agent.min(settings.timeouts.total / 2);
         let handle = runtime::handle()?;
         let inner = feedmill_client::Fleet::new(settings).map_err(|e| error(&e))?;
-        Ok(Self { inner, handle, home: Home::here() })
+        Ok(Self { inner, handle, home: Home::here(), closing: AtomicBool::new(false) })
     }
 
     /// Where workers are known to be now, sorted.
@@ -105,12 +114,17 @@ impl Fleet {
         self.inner.agent_stats().map(|stats| (stats.held_bytes, stats.share_bytes, stats.copied_out))
     }
 
+    /// Another thread that waits for a plan ends with an error within a moment.
+    fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+    }
+
     /// The stream's plan from the first worker that is ready: a dict with plan, samples_per_epoch, datasets,
     /// facts (JSON) and model.
     fn plan<'py>(&self, py: Python<'py>, stream: String, rank: u64) -> PyResult<Bound<'py, PyDict>> {
         self.home.check(py)?;
         let asked = Box::pin(self.inner.plan(&stream));
-        let plan = runtime::wait(py, &self.handle, asked, || Ok(()))?
+        let plan = runtime::wait(py, &self.handle, asked, || self.look(py))?
             .map_err(|error| errors::client(py, &error, Some(rank)))?;
         let described = PyDict::new(py);
         described.set_item("plan", plan.plan.to_string())?;

@@ -184,7 +184,7 @@ impl Puller {
         let _runtime = self.handle.enter();
         let worked = match inner.as_mut() {
             Some(puller) => work(py, puller),
-            None => Err(closed(py)),
+            None => Err(errors::closed(py)),
         };
         if self.closing.load(Ordering::SeqCst) {
             // Whoever closed it found it in use. Dropping it says farewell too.
@@ -194,12 +194,8 @@ impl Puller {
     }
 
     fn look(&self, py: Python<'_>) -> PyResult<()> {
-        if self.closing.load(Ordering::SeqCst) { Err(closed(py)) } else { Ok(()) }
+        if self.closing.load(Ordering::SeqCst) { Err(errors::closed(py)) } else { Ok(()) }
     }
-}
-
-fn closed(py: Python<'_>) -> PyErr {
-    errors::named(py, "FeedmillError", "the loader is closed")
 }
 
 fn in_use(py: Python<'_>) -> PyErr {

@@ -112,7 +112,7 @@ class Twice(unittest.TestCase):
             command = [sys.executable, "-c", TWICE, workers[0].url]
             ranks = [stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) for _ in range(2)]
             numbers = "|".join(str(rank.pid) for rank in ranks)
-            said = [rank.communicate()[0] for rank in ranks]
+            said = [rank.communicate(timeout=120)[0] for rank in ranks]
         for text in said:
             self.assertRegex(text, f"rank 0 of 2.* is there twice.*/({numbers})/.*/({numbers})/.*model_parallel_size")
 
@@ -146,10 +146,32 @@ class Closed(unittest.TestCase):
             reader.start()
             until("a call that waits", lambda: loader.stats()["waiting"] > 0)
             loader.close()
-            reader.join()
+            reader.join(timeout=60)
             self.assertRegex(str(said), "the loader is closed")
             with self.assertRaisesRegex(feedmill.FeedmillError, "the loader is closed"):
                 next(loader)
+
+
+    def test_a_call_that_waits_for_the_plan_ends_too(self) -> None:
+        import socket
+
+        # Accepts connections and never answers.
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            loader = feedmill.Loader(f"http://127.0.0.1:{silent.getsockname()[1]}", dp_rank=0, dp_size=1, global_batch=1, micro_batch=1, run="p")
+            said: list[BaseException] = []
+
+            def read() -> None:
+                try:
+                    next(loader)
+                except feedmill.FeedmillError as error:
+                    said.append(error)
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            silent.accept()[0].close()
+            loader.close()
+            reader.join(timeout=60)
+        self.assertRegex(str(said), "the loader is closed")
 
 
 class Signals(unittest.TestCase):
@@ -411,8 +433,9 @@ class NodeWorkers(unittest.TestCase):
         with self.assertLogs("feedmill", "WARNING") as logs:
             with mock.patch.object(subprocess, "Popen", side_effect=BlockingIOError(errno.EAGAIN, "no process to be had")):
                 os.kill(killed[0], signal.SIGKILL)
-                until("what is said", lambda: workers.trouble(60) is not None)
-            self.assertRegex(str(workers.trouble(60)), "worker 0 of this machine ended, 1 times in all; .*no process to be had")
+                said: list[str] = []
+                until("what is said", lambda: said.extend(filter(None, [workers.trouble(60)])) or said)
+            self.assertRegex(said[0], "worker 0 of this machine ended, 1 times in all; .*no process to be had")
             until("another worker", lambda: workers.pids != killed)
         self.assertRegex(logs.output[0], "worker 0 of this machine ended and does not start again: .*no process to be had")
 
@@ -420,7 +443,8 @@ class NodeWorkers(unittest.TestCase):
         # All ranks of the machine waited for it, without end.
         program = os.path.join(self.folder.name, "mute")
         with mock.patch.dict(os.environ, {"FEEDMILL_WORKER": program}):
-            for says, seconds, reason in [("", 3.0, "it did not say within 3 s where it listens"), ("echo one moment; ", 60.0, "it has a name")]:
+            late = "it did not say within 5 s where it listens"
+            for says, seconds, reason in [("", 5.0, late), ("printf 'password: '; ", 5.0, late), ("echo one moment; ", 60.0, "it has a name")]:
                 with open(program, "w", encoding="utf-8") as file:
                     file.write(f'#!/bin/sh\necho "it has a name" >&2\necho $$ >"$0.pid"\n{says}exec tail -f /dev/null\n')
                 os.chmod(program, 0o755)

@@ -42,6 +42,8 @@ struct Kept {
 struct Turns {
     /// The one before the last turn.
     former: String,
+    /// One that has said farewell.
+    gone: Option<String>,
     count: u32,
     last: Instant,
 }
@@ -55,8 +57,22 @@ impl Kept {
         }
         let earlier = self.turns.as_ref().filter(|turns| turns.is_recent(now));
         let count = earlier.map_or(1, |turns| turns.count.saturating_add(1));
-        self.turns = Some(Turns { former: self.report.process.clone(), count, last: now });
+        let gone = earlier.and_then(|turns| turns.gone.clone());
+        self.turns = Some(Turns { former: self.report.process.clone(), gone, count, last: now });
         true
+    }
+
+    /// Whether nobody is this rank any more after this farewell: the last words of the process before take nobody's place, and of two
+    /// that are told both shall be.
+    fn is_over(&mut self, now: Instant, farewell: &RankReport) -> bool {
+        let is_another = !self.report.process.is_empty() && self.report.process != farewell.process;
+        match self.turns.as_mut().filter(|turns| turns.is_recent(now) && turns.count >= TURNS_OF_TWO) {
+            Some(turns) => {
+                let first = turns.gone.replace(farewell.process.clone());
+                first.is_some_and(|first| first != farewell.process)
+            }
+            None => !is_another,
+        }
     }
 
     /// The two processes that are this rank, if both live.
@@ -196,12 +212,7 @@ impl Reports {
     pub fn keep(&mut self, now: Instant, report: RankReport) -> Result<(), Refusal> {
         let key = Key { run: report.run.clone(), stream: report.stream.clone(), rank: report.rank };
         if report.farewell {
-            // The last words of the one before take nobody's place, and of two that are told both shall be.
-            let stays = self.kept.get(&key).is_some_and(|kept| {
-                kept.two(now).is_some()
-                    || !kept.report.process.is_empty() && kept.report.process != report.process
-            });
-            if !stays {
+            if self.kept.get_mut(&key).is_none_or(|kept| kept.is_over(now, &report)) {
                 self.forget(&key);
             }
             return Ok(());

@@ -141,8 +141,8 @@ impl Autoscale {
         Some((wanted, news.then_some(said)))
     }
 
-    /// The same, and does what is decided. `lead` sends those who read to these workers; those that are to end are off every list before
-    /// they do.
+    /// The same, and does what is decided. `lead` sends those who read to these workers, which they do after `read_again` at the latest; those
+    /// that are to end are off every list before they do.
     ///
     /// # Errors
     /// As of [`Workers::add`] and `lead`.
@@ -152,6 +152,7 @@ impl Autoscale {
         workers: &mut Workers,
         screen: &mut Screen,
         now: Duration,
+        read_again: Duration,
         mut lead: impl FnMut(&Workers, Vec<Endpoint>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let endpoints = workers.endpoints();
@@ -164,7 +165,7 @@ impl Autoscale {
             lead(workers, workers.endpoints())?;
         } else if wanted < endpoints.len() {
             lead(workers, endpoints.iter().take(wanted).cloned().collect())?;
-            workers.retire(endpoints.len() - wanted);
+            workers.retire(endpoints.len() - wanted, read_again);
         }
         Ok(())
     }

@@ -250,7 +250,7 @@ impl Drive<'_> {
                     if let Some(scale) = &mut events.scaled {
                         let statuses = running.statuses.borrow().clone();
                         let now = clock::now() - began;
-                        scale.act(&statuses, workers, screen, now, |workers, to| {
+                        scale.act(&statuses, workers, screen, now, Duration::ZERO, |workers, to| {
                             running.lead_to(workers, to);
                             Ok(())
                         })

@@ -134,7 +134,8 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
 
 fn check_arguments(arguments: &LocalArguments, pipeline: &ValidatedPipeline) -> anyhow::Result<()> {
     let most = u64::from(pipeline.max_range);
-    if arguments.micro_batch > most {
+    // Trainers that come by themselves say their own.
+    if !arguments.serve && arguments.micro_batch > most {
         let micro_batch = arguments.micro_batch;
         return Err(Usage::of(anyhow!(
             "--micro-batch {micro_batch} is more than a worker serves at once; lower it or raise spec.serving.maxRange, {most}"

@@ -27,6 +27,9 @@ const MAX_LOST: usize = 3;
 /// See [`MAX_LOST`].
 const SOON: Duration = Duration::from_secs(60);
 
+/// Whoever follows the list has read it again by then: loaders look every two seconds.
+const READ_AGAIN: Duration = Duration::from_millis(2500);
+
 /// What is served.
 pub struct Serve<'a> {
     /// What was asked for.
@@ -89,12 +92,14 @@ impl Serve<'_> {
                     let statuses = statuses.borrow_and_update().clone();
                     screen.draw_on_terminal(&view.lines(&statuses, &workers.names().into_iter().collect()));
                     if let Some(scale) = &mut scale {
-                        scale.act(&statuses, workers, screen, clock::now() - began, lead).await?;
+                        scale.act(&statuses, workers, screen, clock::now() - began, READ_AGAIN, lead).await?;
                     }
                 }
                 _ = interrupt.wait() => break,
             }
         }
+        // Whoever comes now hears that nobody is there, and asks no ports that may be others' by then.
+        self.write(&[])?;
         screen.clear();
         screen.say(&format!("served {} samples; ending", view.served()));
         if let Some(scale) = scale {

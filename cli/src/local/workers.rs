@@ -171,12 +171,17 @@ impl Workers {
     }
 
     /// Closes the newest places: their workers finish what they have. Nobody may be sent to them any more, so this is called after they
-    /// have been taken off every list; gives their names.
-    pub fn retire(&mut self, count: usize) -> Vec<String> {
+    /// have been taken off every list, and they end `after` that has been read; gives their names.
+    pub fn retire(&mut self, count: usize, after: Duration) -> Vec<String> {
         let kept = self.processes.len().saturating_sub(count).max(1);
         let leaving = self.processes.split_off(kept.min(self.processes.len()));
         for process in &leaving {
-            let _ = process.orders.send(Order::Drain);
+            let orders = process.orders.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(after).await;
+                // It may have ended by itself.
+                let _ = orders.send(Order::Drain);
+            });
         }
         let names = leaving.iter().map(|process| process.name.clone()).collect();
         self.leaving.extend(leaving);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use feedmill_client::decisions::{
     Bounds, Budget, Choice, Known, Load, LoadStatus, ReadyTimes, Seen, Standing, Window, capacities, choose,
-    due, point,
+    due, needed_in, point,
 };
 use feedmill_protocol::position::Range;
 use feedmill_protocol::report::WorkerState;
@@ -16,11 +16,6 @@ use crate::fleet::{CORES, Copy, Event, FETCH, MICRO_BATCH, POLL, Simulation, nan
 const BATCH_BYTES: u64 = 1_000_000;
 /// As the Python package has them.
 const BOUNDS: Bounds = Bounds { ranges: 1024, bytes: 1 << 30 };
-
-/// As the client's tally has it.
-const FIRST_PACE: f64 = 0.002;
-/// The same, in nanoseconds.
-const LEAST_BETWEEN: u64 = 2_000_000;
 
 /// A range in a rank's window.
 pub(crate) struct Outstanding {
@@ -43,7 +38,7 @@ pub(crate) struct Rank {
     pub(crate) times: ReadyTimes,
     pub(crate) budget: Budget,
     pub(crate) pace: Option<f64>,
-    pub(crate) last_needed: u64,
+    pub(crate) last_needed: Option<u64>,
     pub(crate) handed_out: Option<u64>,
     pub(crate) waiting: bool,
     pub(crate) ranges: u64,
@@ -65,7 +60,7 @@ impl Rank {
             times: ReadyTimes::default(),
             budget: Budget::default(),
             pace: None,
-            last_needed: 0,
+            last_needed: None,
             handed_out: None,
             waiting: false,
             ranges: 0,
@@ -126,13 +121,13 @@ impl Simulation {
             self.ranks[rank].next += 1;
             self.ranks[rank].ranges += 1;
             self.ranks[rank].budget.asked();
-            let pace = self.ranks[rank].pace.unwrap_or(FIRST_PACE);
-            let need = pace * ahead as f64;
-            let mut needed_at = self.now + nanos(need);
+            let pace = self.ranks[rank].pace.map(Duration::from_secs_f64);
+            let last = self.ranks[rank].last_needed;
+            let last = last.map(|last| Duration::from_nanos(last.saturating_sub(self.now)));
+            let need = needed_in(pace, Duration::ZERO, ahead, last.filter(|_| ahead > 0));
+            let needed_at = self.now + nanos(need.as_secs_f64());
             if ahead > 0 {
-                let after_last = nanos(pace / 2.0).min(LEAST_BETWEEN);
-                needed_at = needed_at.max(self.ranks[rank].last_needed + after_last);
-                self.ranks[rank].last_needed = needed_at;
+                self.ranks[rank].last_needed = Some(needed_at);
             }
             let range = Outstanding { number, needed_at, copies: Vec::new(), there: false };
             self.ranks[rank].window.push_back(range);

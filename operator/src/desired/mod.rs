@@ -22,7 +22,7 @@ use crate::template::Model;
 use crate::types::DataPipeline;
 use crate::validate::{Account, ValidatedPipeline, short_hash};
 
-pub use pod::{DOCUMENT_VOLUME, PLAN_VOLUME, template};
+pub use pod::{DOCUMENT_FOLDER, DOCUMENT_VOLUME, PLAN_FOLDER, PLAN_VOLUME, template};
 
 /// Who manages the objects, as a label.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";

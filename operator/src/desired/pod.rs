@@ -18,8 +18,9 @@ use crate::types::{GpuNodes, PlacementSpec, SpreadMode, WhenUnsatisfiable};
 use crate::validate::{Account, RESTART_AT, ValidatedPipeline};
 
 /// Where workers find the recorded plan.
-const PLAN_FOLDER: &str = "/etc/feedmill/plan";
-const DOCUMENT_FOLDER: &str = "/etc/feedmill/pipeline";
+pub const PLAN_FOLDER: &str = "/etc/feedmill/plan";
+/// Where they find what they read.
+pub const DOCUMENT_FOLDER: &str = "/etc/feedmill/pipeline";
 const KEYS_FOLDER: &str = "/etc/feedmill/s3";
 const AUTHORITIES_FOLDER: &str = "/etc/feedmill/s3-ca";
 const TOKEN_FOLDER: &str = "/etc/feedmill/token";

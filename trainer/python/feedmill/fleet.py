@@ -102,6 +102,12 @@ class Workers:
         node, self.node = self.node, None
         return node
 
+    def close(self) -> None:
+        """Lets go of this machine's workers. Another thread that waits for a plan gives up."""
+        if self._fleet is not None:
+            self._fleet.close()
+        self.let_go()
+
     def let_go(self) -> None:
         """Lets go of this machine's workers."""
         if self.node is None:

@@ -235,8 +235,9 @@ class Loader:
         if self._closed:
             raise FeedmillError("the loader is closed")
         fleet, plan = self._workers.plan(self.run, self.stream, self.dp_rank)
-        # By another thread meanwhile.
+        # By another thread meanwhile, which may have found no workers yet.
         if self._closed:
+            self._workers.let_go()
             raise FeedmillError("the loader is closed")
         self._plan = plan
         self._check_plan(plan)
@@ -269,7 +270,7 @@ class Loader:
                 self._puller.close()
         finally:
             self._account.close()
-            self._workers.let_go()
+            self._workers.close()
 
     def __enter__(self) -> Loader:
         return self

@@ -324,11 +324,7 @@ class WorkerSet:
         """Where a worker says that it listens."""
         assert child.stdout is not None
         with child.stdout as output:
-            # Not select(): a trainer may have more files open than that can look at.
-            spoke = select.poll()
-            spoke.register(output, select.POLLIN)
-            in_time = bool(spoke.poll(SPEAKS_WITHIN * 1000))
-            line = output.readline() if in_time else b""
+            line, in_time = _line(output.fileno(), time.monotonic() + SPEAKS_WITHIN)
         try:
             said: dict[str, Any] = json.loads(line)
             return f"http://{said['listening']}"
@@ -341,6 +337,23 @@ class WorkerSet:
             if not in_time:
                 reason = f"it did not say within {SPEAKS_WITHIN:g} s where it listens; its log said last: {reason}"
             raise WorkersFailed(f"a worker of this machine does not start: {reason}", reason=reason) from None
+
+
+def _line(output: int, deadline: float) -> tuple[bytes, bool]:
+    """The first line of a pipe, or what came of it until it was closed; False when neither came before the deadline."""
+    # Not select(): a trainer may have more files open than that can look at.
+    spoke = select.poll()
+    spoke.register(output, select.POLLIN)
+    line = b""
+    while not line.endswith(b"\n"):
+        if not spoke.poll(max(deadline - time.monotonic(), 0) * 1000):
+            return line, False
+        # One by one: nothing behind the line is waited for, and it is short.
+        byte = os.read(output, 1)
+        if not byte:
+            break
+        line += byte
+    return line, True
 
 
 def _reap(child: subprocess.Popen[bytes]) -> None:

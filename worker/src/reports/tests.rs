@@ -208,6 +208,28 @@ fn both_of_two_are_told_and_neither_when_they_begin_anew() {
     reports.keep(now, of("c", report(0, 2))).unwrap();
 }
 
+/// Their run lived on for ten minutes, and a start with other settings under its name was refused.
+#[test]
+fn nothing_is_left_of_two_that_have_both_said_farewell() {
+    let mut reports = Reports::default();
+    let now = moment();
+    let of = |process: &str, report: RankReport| RankReport { process: process.into(), ..report };
+    for (process, report) in
+        [("a", begins(0, 0)), ("b", begins(0, 0)), ("a", report(0, 2)), ("b", report(0, 2))]
+    {
+        reports.keep(now, of(process, report)).unwrap();
+    }
+    reports.keep(now, of("a", report(0, 3))).unwrap();
+    reports.keep(now, of("b", report(0, 3))).unwrap_err();
+    let farewell = RankReport { farewell: true, ..report(0, 4) };
+    reports.keep(now, of("a", farewell.clone())).unwrap();
+    assert_eq!(reports.list(now).len(), 1);
+    reports.keep(now, of("b", farewell)).unwrap();
+    assert!(reports.list(now).is_empty());
+    // Another rank begins otherwise, as the run is a new one.
+    reports.keep(now, of("c", begins(1, 64))).unwrap();
+}
+
 #[test]
 fn ranks_that_do_not_say_which_process_they_are_may_be_there_twice() {
     let mut reports = Reports::default();
