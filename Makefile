@@ -18,8 +18,8 @@ prerequisites: ## install what the build needs, or say what to install
 versitygw: ## build the tests' independent S3 server, once, or say what that needs
 	@tools/versitygw.sh >/dev/null
 
-promtool: ## fetch promtool, which tests the alerts, once; without it that test is left out
-	@tools/promtool.sh >/dev/null || true
+promtool: ## fetch promtool and Prometheus, once; without them what tests alerts and the signal of Prometheus is left out
+	@tools/promtool.sh >/dev/null && tools/promtool.sh prometheus >/dev/null || true
 
 helm: ## build helm, which renders the chart for its tests, once; without it those are left out
 	@tools/helm.sh >/dev/null || true
@@ -43,8 +43,7 @@ checks: versitygw promtool helm format lint
 test-cluster: prerequisites ## the operator on a real Kubernetes of 3 nodes; needs Go, installs a container runtime as root; SCENARIOS=--usual runs fewer
 	@tests/cluster/test.sh --before tests/cluster/ahead.sh $(MAKE) --no-print-directory scenarios
 
-scenarios: versitygw
-	@tools/promtool.sh prometheus >/dev/null || true
+scenarios: versitygw promtool
 	$(CARGO) build --locked -p feedmill -p feedmill-worker -p feedmill-operator
 	$(CARGO) build --locked -p feedmill-client --example ranks
 	tests/cluster/test.sh $(SCENARIOS)
