@@ -1,8 +1,8 @@
 # What is measured on a cluster, and not part of the tests; read by e2e.sh. Give FEEDMILL_PROGRAMS the folder of release builds.
 
 s_nic() { # the wall of one network card: workers packed on a node against spread over three; bytes as they are against fp32 tensors
-    local rate=${NIC:-200mbit} node place steps=${STEPS:-60}
-    for node in n1 n2 n3; do "$here/cluster" nic $node "$rate"; done
+    local limit=${NIC:-200mbit} node place steps=${STEPS:-60}
+    for node in n1 n2 n3; do "$here/cluster" nic $node "$limit"; done
     for place in packed spread; do
         pipeline $place "  replicas: 3
 $([ $place = spread ] || echo '  placement: {nodeSelector: {kubernetes.io/hostname: n1}}')" | sed 's/sharedMemory: 128Mi/sharedMemory: 512Mi/' | kubectl apply -f - >/dev/null
@@ -15,13 +15,18 @@ $([ $place = spread ] || echo '  placement: {nodeSelector: {kubernetes.io/hostna
         "${resolve[@]}" "$ranks" --steps "$steps" --step-ms "${STEP_MS:-300}" --ranks 4 --micro-batch 4 --window 8 "http://$place.$team.svc.cluster.local:8470" >"$work/nic-$place.out"
         say "$place, steps of ${STEP_MS:-300} ms: waits $(tail -1 "$work/nic-$place.out" | field wait_ratio) of its time, $(tail -1 "$work/nic-$place.out" | field samples_a_second) samples/s"
     done
-    local address layout count
+    local address layout count t rate first=""
     address=$(addresses packed | head -1)
     for layout in compact hf; do
-        seq 0 4 396 | (timeout 30 xargs -P 4 -n 1 bash -c 'curl -s -m 29 -o /dev/null -w "%{http_code} %{size_download} %{time_total}\n" "http://$0:8470/v1/streams/train/batches/$2-$(($2 + 4))?layout=$1"' "$address" $layout || true) >"$work/nic-$layout.out"
+        t=$(date +%s%N)
+        seq 0 4 396 | (timeout 30 xargs -P 4 -n 1 bash -c 'curl -s -m 29 -o /dev/null -w "%{http_code} %{size_download}\n" "http://$0:8470/v1/streams/train/batches/$2-$(($2 + 4))?layout=$1"' "$address" $layout || true) >"$work/nic-$layout.out"
+        t=$(seconds "$t")
         count=$(grep -c '^200' "$work/nic-$layout.out")
-        say "$layout from one node: $((count * 4)) samples, $(awk '{sum += $2} END {print sum}' "$work/nic-$layout.out") bytes in at most 30 s"
+        rate=$(awk -v count="$count" -v t="$t" 'BEGIN{printf "%.1f", 4 * count / t}')
+        say "$layout from one node: $((count * 4)) samples in $t s, $rate a second, $(awk '/^200/ {sum += $2} END {printf "%d", sum}' "$work/nic-$layout.out") bytes"
+        first=${first:-$rate}
     done
+    say "compact makes $(awk -v a="$first" -v b="$rate" 'BEGIN{printf "%.2f", a / b}') times the samples of fp32"
     for node in n1 n2 n3; do "$here/cluster" nic $node off; done
     k delete dpl packed spread >/dev/null
 }
