@@ -34,17 +34,13 @@ async fn plan(source: &str, arguments: &DiffArguments, pass: &Pass) -> anyhow::R
         let endpoint: Endpoint = source.parse()?;
         http::get(&endpoint, pass, PATH_PLAN).await?.to_vec()
     } else {
-        std::fs::read(Path::new(source)).with_context(|| format!("cannot read {source}"))?
+        let bytes = std::fs::read(Path::new(source)).with_context(|| format!("cannot read {source}"))?;
+        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+            let plan = of_pipeline(source, arguments).await;
+            return plan.with_context(|| format!("{source} is no JSON, so no plan.json"));
+        }
+        bytes
     };
-    let is_json = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
-    if !is_json {
-        let target = Target::open(source, stream, &arguments.storage, &arguments.access).await;
-        let target = target.with_context(|| format!("{source} is no JSON, so no plan.json"))?;
-        let Target::Pipeline(local) = target else { bail!("{source} gives no JSON") };
-        let facts =
-            local.worker().facts(stream).with_context(|| format!("{source} has no stream {stream:?}"))?;
-        return serde_json::from_value(facts).with_context(|| format!("facts of {source}"));
-    }
     let value: Value = serde_json::from_slice(&bytes).with_context(|| format!("{source} is no JSON"))?;
     let entry = match value.get("streams").and_then(Value::as_object) {
         Some(streams) => streams.get(stream).with_context(|| {
@@ -68,6 +64,17 @@ async fn plan(source: &str, arguments: &DiffArguments, pass: &Pass) -> anyhow::R
         );
     }
     Ok(plan)
+}
+
+/// The facts of a pipeline's stream, made from its data.
+async fn of_pipeline(file: &str, arguments: &DiffArguments) -> anyhow::Result<Plan> {
+    let DiffArguments { stream, storage, access, .. } = arguments;
+    let facts = match Target::open(file, stream, storage, access).await? {
+        Target::Pipeline(local) => local.worker().facts(stream),
+        Target::Worker(..) => None,
+    };
+    let facts = facts.with_context(|| format!("it has no stream {stream:?}"))?;
+    Ok(serde_json::from_value(facts)?)
 }
 
 fn describe(here: &Plan, there: &Plan) -> (String, bool) {

@@ -214,12 +214,12 @@ impl Tally {
             (None, Some(handed_out)) => self.pace.unwrap_or(FIRST_PACE).saturating_sub(now - handed_out),
             _ => Duration::ZERO,
         };
-        if ahead == 0 {
-            return needed_in(self.pace, until_next, 0, None);
-        }
-        let last = self.last_needed.map(|last| last.saturating_duration_since(now));
+        let follows = ahead > 0;
+        let last = self.last_needed.filter(|_| follows).map(|last| last.saturating_duration_since(now));
         let need = needed_in(self.pace, until_next, ahead, last);
-        self.last_needed = now.checked_add(need);
+        if follows {
+            self.last_needed = now.checked_add(need);
+        }
         need
     }
 

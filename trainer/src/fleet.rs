@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use feedmill_client::{ClientError, FleetSettings, Pass, PassSettings, Token, TokenSource};
@@ -12,7 +11,7 @@ use pyo3::types::PyDict;
 use tokio::runtime::Handle;
 
 use crate::errors;
-use crate::runtime::{self, Home};
+use crate::runtime::{self, Closing, Home};
 
 /// The workers of a stream, from this process.
 #[pyclass(frozen, module = "feedmill._feedmill")]
@@ -21,7 +20,7 @@ pub struct Fleet {
     pub handle: Handle,
     pub home: Home,
     /// Whoever waits for a plan gives up.
-    closing: AtomicBool,
+    closing: Closing,
 }
 
 impl Drop for Fleet {
@@ -30,12 +29,6 @@ impl Drop for Fleet {
             // After a fork connections are the parent's: one owner more than there are, so they stay as they are.
             std::mem::forget(self.inner.clone());
         }
-    }
-}
-
-impl Fleet {
-    fn look(&self, py: Python<'_>) -> PyResult<()> {
-        if self.closing.load(Ordering::SeqCst) { Err(errors::closed(py)) } else { Ok(()) }
     }
 }
 
@@ -89,7 +82,7 @@ impl Fleet {
         settings.timeouts.agent = settings.timeouts.agent.min(settings.timeouts.total / 2);
         let handle = runtime::handle()?;
         let inner = feedmill_client::Fleet::new(settings).map_err(|e| error(&e))?;
-        Ok(Self { inner, handle, home: Home::here(), closing: AtomicBool::new(false) })
+        Ok(Self { inner, handle, home: Home::here(), closing: Closing::default() })
     }
 
     /// Where workers are known to be now, sorted.
@@ -116,7 +109,7 @@ impl Fleet {
 
     /// Another thread that waits for a plan ends with an error within a moment.
     fn close(&self) {
-        self.closing.store(true, Ordering::SeqCst);
+        self.closing.close();
     }
 
     /// The stream's plan from the first worker that is ready: a dict with plan, samples_per_epoch, datasets,
@@ -124,7 +117,7 @@ impl Fleet {
     fn plan<'py>(&self, py: Python<'py>, stream: String, rank: u64) -> PyResult<Bound<'py, PyDict>> {
         self.home.check(py)?;
         let asked = Box::pin(self.inner.plan(&stream));
-        let plan = runtime::wait(py, &self.handle, asked, || self.look(py))?
+        let plan = runtime::wait(py, &self.handle, asked, || self.closing.check(py))?
             .map_err(|error| errors::client(py, &error, Some(rank)))?;
         let described = PyDict::new(py);
         described.set_item("plan", plan.plan.to_string())?;

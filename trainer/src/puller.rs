@@ -1,6 +1,5 @@
 //! One rank's batches.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, TryLockError};
 
 use feedmill_client::{Meter, PullerSettings};
@@ -14,7 +13,7 @@ use crate::course::Course;
 use crate::errors;
 use crate::fleet::Fleet;
 use crate::frame::Frame;
-use crate::runtime::{self, Home};
+use crate::runtime::{self, Closing, Home};
 
 /// The most ranges of a window that finds its size by itself; bytes bound it long before, where batches are not
 /// small.
@@ -26,7 +25,7 @@ pub struct Puller {
     /// None once it is closed.
     inner: Mutex<Option<feedmill_client::Puller>>,
     /// Whoever waits for it gives up.
-    closing: AtomicBool,
+    closing: Closing,
     meter: Meter,
     rank: u64,
     handle: Handle,
@@ -83,7 +82,7 @@ impl Puller {
         let meter = inner.meter();
         Ok(Self {
             inner: Mutex::new(Some(inner)),
-            closing: AtomicBool::new(false),
+            closing: Closing::default(),
             meter,
             rank,
             handle: fleet.handle.clone(),
@@ -101,7 +100,7 @@ impl Puller {
                     false => puller.wait_ready().await,
                 }
             };
-            runtime::wait(py, &self.handle, Box::pin(ready), || self.look(py))?
+            runtime::wait(py, &self.handle, Box::pin(ready), || self.closing.check(py))?
                 .map_err(|error| errors::client(py, &error, Some(self.rank)))
         })
     }
@@ -111,7 +110,7 @@ impl Puller {
     fn next(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
         self.with(py, |py, puller| {
             let next = Box::pin(puller.next());
-            let batch = runtime::wait(py, &self.handle, next, || self.look(py))?
+            let batch = runtime::wait(py, &self.handle, next, || self.closing.check(py))?
                 .map_err(|error| errors::client(py, &error, Some(self.rank)))?;
             batch.map(|batch| Frame::new(py, batch)).transpose()
         })
@@ -155,7 +154,7 @@ impl Puller {
         if !self.home.is_here() {
             return Ok(());
         }
-        self.closing.store(true, Ordering::SeqCst);
+        self.closing.close();
         let inner = match self.inner.try_lock() {
             Ok(mut inner) => inner.take(),
             Err(TryLockError::Poisoned(inner)) => inner.into_inner().take(),
@@ -186,15 +185,11 @@ impl Puller {
             Some(puller) => work(py, puller),
             None => Err(errors::closed(py)),
         };
-        if self.closing.load(Ordering::SeqCst) {
+        if self.closing.is_closed() {
             // Whoever closed it found it in use. Dropping it says farewell too.
             drop(inner.take());
         }
         worked
-    }
-
-    fn look(&self, py: Python<'_>) -> PyResult<()> {
-        if self.closing.load(Ordering::SeqCst) { Err(errors::closed(py)) } else { Ok(()) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -86,6 +87,28 @@ impl Home {
              loader in the process that iterates it (with a torch DataLoader: num_workers=0, the loader \
              prefetches by itself)",
         ))
+    }
+}
+
+/// Whether a loader was closed, by whichever thread: whoever waits for something of it gives up.
+#[derive(Default)]
+pub struct Closing(AtomicBool);
+
+impl Closing {
+    /// Closed from now on.
+    pub fn close(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it is.
+    pub fn is_closed(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// # Errors
+    /// `feedmill.FeedmillError` once it is.
+    pub fn check(&self, py: Python<'_>) -> PyResult<()> {
+        if self.is_closed() { Err(crate::errors::closed(py)) } else { Ok(()) }
     }
 }
 

@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import threading
 import time
 import unittest
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -134,51 +135,37 @@ class Closed(unittest.TestCase):
             self.addCleanup(loader.close)
             next(loader)
             workers[0].process.send_signal(signal.SIGSTOP)
-            said: list[BaseException] = []
-
-            def read() -> None:
-                try:
-                    next(loader)
-                except feedmill.FeedmillError as error:
-                    said.append(error)
-
-            reader = threading.Thread(target=read)
-            reader.start()
-            until("a call that waits", lambda: loader.stats()["waiting"] > 0)
-            loader.close()
-            reader.join(timeout=60)
-            self.assertRegex(str(said), "the loader is closed")
+            self.closed_while_it_waits(loader, lambda: until("a call that waits", lambda: loader.stats()["waiting"] > 0))
             with self.assertRaisesRegex(feedmill.FeedmillError, "the loader is closed"):
                 next(loader)
 
-
     def test_a_call_that_waits_for_the_plan_ends_too(self) -> None:
-        import socket
-
         # Accepts connections and never answers.
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            loader = feedmill.Loader(f"http://127.0.0.1:{silent.getsockname()[1]}", dp_rank=0, dp_size=1, global_batch=1, micro_batch=1, run="p")
-            said: list[BaseException] = []
+            address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            loader = feedmill.Loader(address, dp_rank=0, dp_size=1, global_batch=1, micro_batch=1, run="closed-early")
+            self.closed_while_it_waits(loader, lambda: silent.accept()[0].close())
 
-            def read() -> None:
-                try:
-                    next(loader)
-                except feedmill.FeedmillError as error:
-                    said.append(error)
+    def closed_while_it_waits(self, loader: feedmill.Loader, until_it_waits: Callable[[], None]) -> None:
+        said: list[BaseException] = []
 
-            reader = threading.Thread(target=read)
-            reader.start()
-            silent.accept()[0].close()
-            loader.close()
-            reader.join(timeout=60)
+        def read() -> None:
+            try:
+                next(loader)
+            except feedmill.FeedmillError as error:
+                said.append(error)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        until_it_waits()
+        loader.close()
+        reader.join(timeout=60)
         self.assertRegex(str(said), "the loader is closed")
 
 
 class Signals(unittest.TestCase):
     def test_ctrl_c_ends_the_waiting(self) -> None:
         # Accepts connections and never answers.
-        import socket
-
         with socket.create_server(("127.0.0.1", 0)) as silent:
             address = f"http://127.0.0.1:{silent.getsockname()[1]}"
             code = f"""

@@ -66,7 +66,7 @@ impl Kept {
     /// that are told both shall be.
     fn is_over(&mut self, now: Instant, farewell: &RankReport) -> bool {
         let is_another = !self.report.process.is_empty() && self.report.process != farewell.process;
-        match self.turns.as_mut().filter(|turns| turns.is_recent(now) && turns.count >= TURNS_OF_TWO) {
+        match self.turns.as_mut().filter(|turns| turns.is_of_two(now)) {
             Some(turns) => {
                 let first = turns.gone.replace(farewell.process.clone());
                 first.is_some_and(|first| first != farewell.process)
@@ -77,8 +77,7 @@ impl Kept {
 
     /// The two processes that are this rank, if both live.
     fn two(&self, now: Instant) -> Option<Refusal> {
-        let turns =
-            self.turns.as_ref().filter(|turns| turns.is_recent(now) && turns.count >= TURNS_OF_TWO)?;
+        let turns = self.turns.as_ref().filter(|turns| turns.is_of_two(now))?;
         let RankReport { rank, size, stream, process, .. } = &self.report;
         Some(Refusal::Twice {
             rank: *rank,
@@ -90,6 +89,11 @@ impl Kept {
 }
 
 impl Turns {
+    /// Whether both live.
+    fn is_of_two(&self, now: Instant) -> bool {
+        self.is_recent(now) && self.count >= TURNS_OF_TWO
+    }
+
     fn is_recent(&self, now: Instant) -> bool {
         now.duration_since(self.last) < TURN_LIFE
     }

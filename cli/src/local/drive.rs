@@ -79,13 +79,8 @@ impl Drive<'_> {
         screen: &mut Screen,
         interrupt: &mut Interrupt,
     ) -> anyhow::Result<Option<Facts>> {
-        let endpoints = workers.endpoints();
-        let monitor = monitor::fleet(endpoints.clone())?;
-        let plan = tokio::select! {
-            plan = monitor::ready(&monitor, &self.arguments.stream, &endpoints, screen) => plan?,
-            ended = workers.next_end() => return Err(ended.unasked()),
-            _ = interrupt.wait() => return Ok(None),
-        };
+        let begun = monitor::begin(workers, &self.arguments.stream, screen, interrupt).await?;
+        let Some((monitor, plan)) = begun else { return Ok(None) };
         let stop = self.arguments.stop(self.layout, plan.samples_per_epoch).map_err(Usage::of)?;
         let steps = self.layout.steps_until(0, stop);
         if self.arguments.kill_worker && steps < 2 {

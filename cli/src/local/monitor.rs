@@ -8,7 +8,9 @@ use feedmill_protocol::report::WorkerStatus;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+use super::interrupt::Interrupt;
 use super::view::Screen;
+use super::workers::Workers;
 use crate::{clock, http};
 
 /// The view is redrawn so often.
@@ -25,11 +27,28 @@ pub fn run_name(what: &str) -> String {
     format!("{what}-{}", std::process::id())
 }
 
-/// A fleet that is only asked about itself.
+/// A fleet of workers that were just started, which is only asked about itself, and the plan of a stream as soon as one of them has read its
+/// data. None when a signal came before.
 ///
 /// # Errors
-/// As of [`Fleet::new`].
-pub fn fleet(workers: Vec<Endpoint>) -> anyhow::Result<Fleet> {
+/// A worker that ends before; a stream that is not there.
+pub async fn begin(
+    workers: &mut Workers,
+    stream: &str,
+    screen: &mut Screen,
+    interrupt: &mut Interrupt,
+) -> anyhow::Result<Option<(Fleet, StreamPlan)>> {
+    let endpoints = workers.endpoints();
+    let fleet = fleet(endpoints.clone())?;
+    let plan = tokio::select! {
+        plan = ready(&fleet, stream, &endpoints, screen) => plan?,
+        ended = workers.next_end() => return Err(ended.unasked()),
+        _ = interrupt.wait() => return Ok(None),
+    };
+    Ok(Some((fleet, plan)))
+}
+
+fn fleet(workers: Vec<Endpoint>) -> anyhow::Result<Fleet> {
     let mut settings = FleetSettings::new(run_name("monitor"), workers);
     settings.timeouts.total = START;
     settings.timeouts.control = VIEW_EVERY;
@@ -37,10 +56,7 @@ pub fn fleet(workers: Vec<Endpoint>) -> anyhow::Result<Fleet> {
 }
 
 /// Waits until a worker has read its manifests, and says meanwhile what it does.
-///
-/// # Errors
-/// A stream that is not there.
-pub async fn ready(
+async fn ready(
     monitor: &Fleet,
     stream: &str,
     workers: &[Endpoint],

@@ -53,13 +53,8 @@ impl Serve<'_> {
         screen: &mut Screen,
         interrupt: &mut Interrupt,
     ) -> anyhow::Result<()> {
-        let endpoints = workers.endpoints();
-        let fleet = monitor::fleet(endpoints.clone())?;
-        let plan = tokio::select! {
-            plan = monitor::ready(&fleet, &self.arguments.stream, &endpoints, screen) => plan?,
-            ended = workers.next_end() => return Err(ended.unasked()),
-            _ = interrupt.wait() => return Ok(()),
-        };
+        let begun = monitor::begin(workers, &self.arguments.stream, screen, interrupt).await?;
+        let Some((fleet, plan)) = begun else { return Ok(()) };
         self.write(&workers.endpoints())?;
         screen.say(&self.announcement(workers, &plan));
         let (said, mut statuses) = watch::channel(Statuses::new());

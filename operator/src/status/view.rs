@@ -101,9 +101,8 @@ impl View<'_> {
         let lately = ended.filter(|(_, (_, at))| self.now.as_second().saturating_sub(*at) < ENDED_SECONDS);
         let (pod, (trouble, at)) = lately.max_by_key(|(pod, (_, at))| (*at, &pod.name))?;
         let at = Timestamp::from_second(*at).map_or_else(|_| String::new(), |at| format!(" at {at}"));
-        let message =
-            format!("{}: {}{at}, and serves again; {}", pod.name, trouble.words, trouble.kind.remedy());
-        Some((trouble.kind.reason(), message))
+        let words = format!("{}{at}, and serves again", trouble.words);
+        Some((trouble.kind.reason(), troubled(pod, &Trouble { kind: trouble.kind, words })))
     }
 
     /// What keeps pods from being made at all, or from having their volumes.
