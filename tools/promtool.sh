@@ -20,6 +20,11 @@ take() {
     dpkg-deb --extract "$1"/prometheus_*.deb "$1"
     "$1/usr/bin/$name" --version >/dev/null 2>&1 || missing "it does not run here"
     mv "$1/usr/bin/$name" "$1/$name"
+    # The package has both, and is fetched once.
+    local other
+    for other in promtool prometheus; do
+        [ $other = "$name" ] || [ -x "$cache/promtool/$other" ] || mv "$1/usr/bin/$other" "$cache/promtool/$other"
+    done
 }
 command -v "$name" && exit 0
 [ "${1:-}" != --found ] || [ -x "$program" ] || exit 1
