@@ -35,6 +35,8 @@ fn wrong_names_and_numbers_are_named() {
     refused(&["local", pipeline, "--micro-batch", "65"], 2, &["--micro-batch 65", "maxRange, 64"]);
     refused(&["local", pipeline, "--embedded-s3", "/nonexistent"], 2, &["/nonexistent"]);
     refused(&["local", pipeline, "--json", "/nonexistent/x"], 2, &["/nonexistent/x"]);
+    let serve = ["local", pipeline, "--serve", "--workers-file"];
+    refused(&[&serve[..], &["/nonexistent/x"]].concat(), 2, &["--workers-file", "/nonexistent/x"]);
     refused(
         &["local", pipeline, "--embedded-s3", &bucket, "--steps", "1", "--kill-worker"],
         2,
@@ -104,4 +106,19 @@ fn a_pipeline_on_s3_without_a_region_is_told_which_setting_is_missing() {
         text.contains("spec.s3.region") && text.contains("AWS_REGION") && !text.contains("refuses"),
         "{text}"
     );
+}
+
+/// A list given as a device's name took the device's place.
+#[test]
+fn a_list_of_workers_takes_no_device_and_no_folder_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    let pipeline = example("pipeline.yaml");
+    for path in [&fifo, folder.path()] {
+        let path = path.to_str().unwrap();
+        let arguments = ["local", pipeline.to_str().unwrap(), "--serve", "--workers-file", path];
+        refused(&arguments, 2, &["--workers-file", path, "no plain file"]);
+    }
+    assert!(!std::fs::metadata(&fifo).unwrap().is_file());
 }

@@ -15,15 +15,15 @@ $([ $place = spread ] || echo '  placement: {nodeSelector: {kubernetes.io/hostna
         "${resolve[@]}" "$ranks" --steps "$steps" --step-ms "${STEP_MS:-300}" --ranks 4 --micro-batch 4 --window 8 "http://$place.$team.svc.cluster.local:8470" >"$work/nic-$place.out"
         say "$place, steps of ${STEP_MS:-300} ms: waits $(tail -1 "$work/nic-$place.out" | field wait_ratio) of its time, $(tail -1 "$work/nic-$place.out" | field samples_a_second) samples/s"
     done
-    local address layout count t rate first=""
+    local address layout rate first=""
     address=$(addresses packed | head -1)
     for layout in compact hf; do
-        t=$(date +%s%N)
-        seq 0 4 396 | (timeout 30 xargs -P 4 -n 1 bash -c 'curl -s -m 29 -o /dev/null -w "%{http_code} %{size_download}\n" "http://$0:8470/v1/streams/train/batches/$2-$(($2 + 4))?layout=$1"' "$address" $layout || true) >"$work/nic-$layout.out"
-        t=$(seconds "$t")
-        count=$(grep -c '^200' "$work/nic-$layout.out")
-        rate=$(awk -v count="$count" -v t="$t" 'BEGIN{printf "%.1f", 4 * count / t}')
-        say "$layout from one node: $((count * 4)) samples in $t s, $rate a second, $(awk '/^200/ {sum += $2} END {printf "%d", sum}' "$work/nic-$layout.out") bytes"
+        python3 "$here/reader.py" "$address" $layout 0 30 >"$work/nic-$layout.json"
+        rate=$(field samples_a_second <"$work/nic-$layout.json")
+        say "$layout from one node: $(cat "$work/nic-$layout.json")"
+        # A step that leaves the network just enough time for bytes as they are.
+        python3 "$here/reader.py" "$address" $layout "${LAYOUT_STEP_MS:-700}" 30 >"$work/nic-$layout.json"
+        say "$layout, steps of ${LAYOUT_STEP_MS:-700} ms: waits $(field wait_ratio <"$work/nic-$layout.json") of its time, $(field samples_a_second <"$work/nic-$layout.json") samples/s"
         first=${first:-$rate}
     done
     say "compact makes $(awk -v a="$first" -v b="$rate" 'BEGIN{printf "%.2f", a / b}') times the samples of fp32"

@@ -43,6 +43,8 @@ pub mod settings;
 pub mod stream;
 /// Pictures that may kill whoever decodes them.
 pub mod suspect;
+/// Files that are replaced as a whole.
+pub mod whole_file;
 
 pub use run::{child_main, main, main_with, sandbox};
 pub use settings::WorkerArgs;

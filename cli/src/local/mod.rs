@@ -36,11 +36,13 @@ mod view;
 mod workers;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
 use feedmill_client::FleetSettings;
 use feedmill_protocol::pipeline::ValidatedPipeline;
+use feedmill_worker::whole_file::WholeFile;
 
 use crate::args::LocalArguments;
 use crate::scratch::Scratch;
@@ -64,6 +66,7 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
     let layout = arguments.layout().map_err(Usage::of)?;
     let pipeline = pipeline::read(&arguments.pipeline, &arguments.stream).map_err(Usage::of)?;
     check_arguments(arguments, &pipeline)?;
+    let listed = arguments.workers_file.as_deref().map(empty_list).transpose()?;
     let storage = Storage::start(&arguments.storage.embedded_s3).await.map_err(Usage::of)?;
     let scratch = Scratch::new("local").context("cannot make a folder for manifests")?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -82,7 +85,10 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
     };
     let mut screen = Screen::new();
     if arguments.serve {
-        let list = arguments.workers_file.clone().unwrap_or_else(|| scratch.path().join("workers"));
+        let list = match listed {
+            Some(list) => list,
+            None => WholeFile::at(&scratch.path().join("workers"))?,
+        };
         let serve = Serve { arguments, pipeline: &pipeline, list, threads: settings.threads };
         let served = serve.run(&mut workers, &mut screen, &mut interrupt).await;
         workers.stop().await;
@@ -141,13 +147,21 @@ fn check_arguments(arguments: &LocalArguments, pipeline: &ValidatedPipeline) -> 
             "--micro-batch {micro_batch} is more than a worker serves at once; lower it or raise spec.serving.maxRange, {most}"
         )));
     }
-    for (name, path) in [("--json", &arguments.json), ("--workers-file", &arguments.workers_file)] {
-        let Some(path) = path else { continue };
+    if let Some(path) = &arguments.json {
         // Better now than after the run.
         std::fs::write(path, "")
-            .map_err(|error| Usage::of(anyhow!("{name}: cannot write {}: {error}", path.display())))?;
+            .map_err(|error| Usage::of(anyhow!("--json: cannot write {}: {error}", path.display())))?;
     }
     Ok(())
+}
+
+/// Nobody is there yet; better known now than when workers have started.
+fn empty_list(path: &Path) -> anyhow::Result<WholeFile> {
+    let made = WholeFile::at(path).and_then(|list| list.replace(|_| Ok(())).map(|()| list));
+    made.map_err(|error| {
+        let path = path.display();
+        Usage::of(anyhow!("--workers-file: cannot write {path}: {error}; name a file that feedmill may make"))
+    })
 }
 
 /// The second reading; None when a signal came.

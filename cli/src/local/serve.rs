@@ -2,12 +2,12 @@
 //! somebody ends it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use feedmill_client::{Endpoint, StreamPlan};
 use feedmill_protocol::pipeline::ValidatedPipeline;
+use feedmill_worker::whole_file::WholeFile;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -37,7 +37,7 @@ pub struct Serve<'a> {
     /// The pipeline.
     pub pipeline: &'a ValidatedPipeline,
     /// The file that says where workers are.
-    pub list: PathBuf,
+    pub list: WholeFile,
     /// Threads of each worker.
     pub threads: u32,
 }
@@ -118,18 +118,15 @@ impl Serve<'_> {
             counted(u32::try_from(urls.len()).unwrap_or(u32::MAX), "worker"),
             counted(self.threads, "thread"),
             urls.join(","),
-            std::path::absolute(&self.list).unwrap_or_else(|_| self.list.clone()).display(),
+            std::path::absolute(self.list.path()).unwrap_or_else(|_| self.list.path().to_owned()).display(),
         )
     }
 
     /// Writes where the workers are; whoever reads meanwhile finds the former list or this one.
     fn write(&self, workers: &[Endpoint]) -> anyhow::Result<()> {
-        let text: String = workers.iter().map(|endpoint| format!("{endpoint}\n")).collect();
-        let mut new = self.list.clone().into_os_string();
-        new.push(".new");
-        std::fs::write(&new, text)
-            .and_then(|()| std::fs::rename(&new, &self.list))
-            .with_context(|| format!("cannot write {}", self.list.display()))
+        self.list
+            .replace(|out| workers.iter().try_for_each(|endpoint| writeln!(out, "{endpoint}")))
+            .with_context(|| format!("cannot write {}", self.list.path().display()))
     }
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tally::Tallies;
 use super::{BadFound, CheckError};
+use crate::whole_file::WholeFile;
 
 /// Raised when the form of the state or the meaning of a counter changes.
 const VERSION: u32 = 1;
@@ -67,7 +68,7 @@ struct Saving<'a> {
 
 /// Where a check writes while it goes on.
 pub struct Journal {
-    state: Option<PathBuf>,
+    state: Option<WholeFile>,
     bad: Option<BadFile>,
     facts: Plan,
 }
@@ -110,18 +111,23 @@ impl Journal {
         bad: Option<&Path>,
         facts: Plan,
     ) -> Result<(Self, Option<Done>), CheckError> {
-        let saved = state.map(|path| load(path, &facts)).transpose()?.flatten();
+        let file = |path: &Path| {
+            WholeFile::at(path)
+                .map_err(|error| CheckError::State { path: path.to_owned(), reason: error.to_string() })
+        };
+        let state = state.map(file).transpose()?;
+        let saved = state.as_ref().map(|file| load(file.path(), &facts)).transpose()?.flatten();
         let keep = saved.as_ref().and_then(|saved| saved.bad_bytes);
-        if let (Some(path), Some(_), None) = (state, &saved, keep)
+        if let (Some(file), Some(_), None) = (&state, &saved, keep)
             && bad.is_some()
         {
             return Err(CheckError::OtherState {
-                path: path.to_owned(),
+                path: file.path().to_owned(),
                 differences: vec!["--bad: was not asked for before".into()],
             });
         }
         let bad = bad.map(|path| BadFile::open(path, keep.unwrap_or(0))).transpose()?;
-        let journal = Self { state: state.map(Path::to_owned), bad, facts };
+        let journal = Self { state, bad, facts };
         Ok((journal, saved.map(|saved| saved.done)))
     }
 
@@ -153,12 +159,12 @@ impl Journal {
             flushed.map_err(|error| bad.failed(error))?;
             bad_bytes = Some(bad.bytes);
         }
-        let Some(path) = &self.state else {
+        let Some(file) = &self.state else {
             return Ok(());
         };
         let saving = Saving { version: VERSION, facts: &self.facts, bad_bytes, done };
-        write(path, &saving)
-            .map_err(|error| CheckError::State { path: path.clone(), reason: error.to_string() })
+        write(file, &saving)
+            .map_err(|error| CheckError::State { path: file.path().to_owned(), reason: error.to_string() })
     }
 
     /// Where the state is kept.
@@ -169,7 +175,7 @@ impl Journal {
 
 /// The state of a check that has come to its end.
 #[must_use = "a state that stays is gone on with"]
-pub struct KeptState(Option<PathBuf>);
+pub struct KeptState(Option<WholeFile>);
 
 impl KeptState {
     /// Removes it, if there is one.
@@ -177,24 +183,14 @@ impl KeptState {
     /// # Errors
     /// The file cannot be removed.
     pub fn remove(self) -> Result<(), CheckError> {
-        match self.0.map(|path| (std::fs::remove_file(&path), path)) {
-            Some((Err(error), path)) => Err(CheckError::State { path, reason: error.to_string() }),
-            _ => Ok(()),
-        }
+        let Some(file) = self.0 else { return Ok(()) };
+        std::fs::remove_file(file.path())
+            .map_err(|error| CheckError::State { path: file.path().to_owned(), reason: error.to_string() })
     }
 }
 
-/// Beside the old one first, so that there is a whole one at every moment.
-fn write(path: &Path, saving: &Saving<'_>) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    let mut out = BufWriter::new(file.as_file_mut());
-    serde_json::to_writer(&mut out, saving)?;
-    out.flush()?;
-    drop(out);
-    file.as_file().sync_data()?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
+fn write(file: &WholeFile, saving: &Saving<'_>) -> io::Result<()> {
+    file.replace(|out| Ok(serde_json::to_writer(out, saving)?))
 }
 
 fn load(path: &Path, facts: &Plan) -> Result<Option<Saved>, CheckError> {
