@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::file::chain;
 use crate::token::TokenError;
 
 /// A file that cannot be used.
@@ -64,13 +65,23 @@ pub enum AccessError {
         /// What the TLS library said.
         reason: String,
     },
-    /// A worker is https, and this machine trusts nobody.
-    #[error("this machine has no certificates of authorities ({reason}); name a file of them with --ca-file")]
+    /// Somebody is asked over TLS, and this machine trusts nobody.
+    #[error("this machine has no certificates of authorities ({reason}); name a file of them with {setting}")]
     NoAuthorities {
+        /// Where a file is named.
+        setting: &'static str,
         /// What was tried.
         reason: String,
     },
     /// The TLS library refuses its own settings.
     #[error("TLS cannot be set up: {0}")]
     Tls(String),
+}
+
+impl AccessError {
+    /// The error and its sources in one line.
+    #[must_use]
+    pub fn words(&self) -> String {
+        chain(self)
+    }
 }

@@ -120,7 +120,7 @@ fn read(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>, AccessError> {
     paths.iter().map(|path| read_one(path)).collect()
 }
 
-fn read_one(path: &Path) -> Result<Vec<u8>, AccessError> {
+pub(crate) fn read_one(path: &Path) -> Result<Vec<u8>, AccessError> {
     let failed = |source| AccessError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();

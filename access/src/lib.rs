@@ -3,7 +3,7 @@
 //! ```text
 //!            ┌─► guard: tokens that are admitted, the worker's certificate    (worker)
 //!  file ─► token
-//!            └─► pass: the token that is sent, certificates that are trusted  (client)
+//!            └─► pass: the token that is sent, certificates that are trusted  (client, operator)
 //! ```
 //!
 //! A token never stands in an error, a log or a `Debug` text; a worker keeps its hash alone.
@@ -26,5 +26,5 @@ mod pem;
 
 pub use error::AccessError;
 pub use guard::{Decision, Denial, Guard, GuardFiles, GuardStats};
-pub use pass::{Application, Pass, PassSettings, Shown, TlsFault, TlsSocket, TokenSource};
+pub use pass::{Application, Pass, PassSettings, Peer, Shown, TlsFault, TlsSocket, TokenSource};
 pub use token::{Token, TokenError};

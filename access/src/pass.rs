@@ -2,17 +2,17 @@
 
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use http::{HeaderMap, HeaderValue, header};
 use rustls::pki_types::ServerName;
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, RootCertStore, SupportedProtocolVersion};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::error::AccessError;
-use crate::file::{Look, Reread, chain};
+use crate::file::{Look, Reread, read_one};
 use crate::pem;
 use crate::token::{self, Token};
 
@@ -37,12 +37,49 @@ pub struct PassSettings {
     pub authorities: Option<PathBuf>,
 }
 
+/// Who is asked: by which words that is told, and which TLS may be spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Peer {
+    /// A worker, by TLS 1.3.
+    #[default]
+    Worker,
+    /// A Prometheus server of the operator. What stands before it may be older: by TLS 1.2, too.
+    Prometheus,
+}
+
+impl Peer {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Prometheus => "server",
+        }
+    }
+
+    /// Where a file of authorities is named.
+    fn authorities(self) -> &'static str {
+        match self {
+            Self::Worker => "--ca-file",
+            Self::Prometheus => "the ca of operator.prometheus",
+        }
+    }
+
+    fn versions(self) -> &'static [&'static SupportedProtocolVersion] {
+        const NEWEST: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
+        const OLDER: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+        match self {
+            Self::Worker => NEWEST,
+            Self::Prometheus => OLDER,
+        }
+    }
+}
+
 /// What a client shows and whom it trusts; clones share it. Without settings: no token, this machine's authorities.
 #[derive(Clone, Default)]
 pub struct Pass(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
+    peer: Peer,
     token: Option<Held>,
     authorities: Option<Reread<RootCertStore>>,
     /// This machine's authorities, read when first needed: most workers have no TLS.
@@ -119,6 +156,14 @@ impl Pass {
     /// # Errors
     /// A file that cannot be read or used.
     pub fn new(settings: PassSettings) -> Result<Self, AccessError> {
+        Self::to(Peer::Worker, settings)
+    }
+
+    /// Reads the files, to ask this one.
+    ///
+    /// # Errors
+    /// A file that cannot be read or used.
+    pub fn to(peer: Peer, settings: PassSettings) -> Result<Self, AccessError> {
         let token = match settings.token {
             None => None,
             Some(TokenSource::Text(token)) => {
@@ -151,7 +196,17 @@ impl Pass {
             })
         });
         let authorities = authorities.transpose()?;
-        Ok(Self(Arc::new(Inner { token, authorities, ..Inner::default() })))
+        Ok(Self(Arc::new(Inner { peer, token, authorities, ..Inner::default() })))
+    }
+
+    /// What a request to another server than a worker carries as `authorization`: the token that this file holds alone, read now.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or that holds no token.
+    pub fn bearer(path: &Path) -> Result<HeaderValue, AccessError> {
+        let wrong = |source| AccessError::Tokens { path: path.to_owned(), source };
+        let token = Token::alone(&read_one(path)?).map_err(wrong)?;
+        token.header().ok_or_else(|| wrong(token::TokenError::NotText))
     }
 
     /// Puts the token into a request's headers.
@@ -221,7 +276,7 @@ impl Pass {
             let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
             match inner {
                 Some(rustls::Error::InvalidCertificate(wrong)) => {
-                    TlsFault::Certificate(describe(wrong, host, self.0.authorities.is_some()))
+                    TlsFault::Certificate(describe(wrong, host, self.0.peer, self.0.authorities.is_some()))
                 }
                 Some(rustls::Error::InvalidMessage(_)) => TlsFault::NoTls,
                 Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol)) => {
@@ -239,7 +294,7 @@ impl Pass {
         let roots = tokio::task::spawn_blocking(move || of.roots())
             .await
             .map_err(|_| TlsFault::Broken("the runtime is ending".into()))?
-            .map_err(|error| TlsFault::Settings(chain(&error)))?;
+            .map_err(|error| TlsFault::Settings(error.words()))?;
         let mut configs = self.0.configs.lock().unwrap_or_else(PoisonError::into_inner);
         configs.0.retain(|(_, known, _)| Arc::ptr_eq(known, &roots));
         if let Some((_, _, config)) = configs.0.iter().find(|(known, _, _)| *known == application) {
@@ -247,7 +302,7 @@ impl Pass {
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
+            .with_protocol_versions(self.0.peer.versions())
             .map_err(|error| TlsFault::Settings(error.to_string()))?
             .with_root_certificates(Arc::clone(&roots))
             .with_no_client_auth();
@@ -277,35 +332,36 @@ impl Inner {
         let (added, _) = roots.add_parsable_certificates(found.certs);
         if added == 0 {
             let reason = found.errors.first().map_or("none were found".to_owned(), ToString::to_string);
-            return Err(AccessError::NoAuthorities { reason });
+            return Err(AccessError::NoAuthorities { setting: self.peer.authorities(), reason });
         }
         Ok(Arc::clone(self.system.get_or_init(|| Arc::new(roots))))
     }
 }
 
 /// What is wrong with a certificate, and what to do.
-fn describe(wrong: &CertificateError, host: &str, has_file: bool) -> String {
+fn describe(wrong: &CertificateError, host: &str, peer: Peer, has_file: bool) -> String {
+    let (name, setting) = (peer.name(), peer.authorities());
     match wrong {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            format!("{wrong}; renew the worker's certificate")
+            format!("{wrong}; renew the {name}'s certificate")
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             format!("{wrong}; is the clock of this machine right?")
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("{wrong}; ask by a name that it has, or give the worker one for {host:?}")
+            format!("{wrong}; ask by a name that it has, or give the {name} one for {host:?}")
         }
         // The second is what an authority gives that was made anew under its old name.
         CertificateError::UnknownIssuer | CertificateError::BadSignature if has_file => {
-            format!("{wrong}; none of the authorities in --ca-file has signed it")
+            format!("{wrong}; none of the authorities in {setting} has signed it")
         }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             format!(
-                "{wrong}; no authority of this machine has signed it, name the one that did with --ca-file"
+                "{wrong}; no authority of this machine has signed it, name the one that did with {setting}"
             )
         }
         other => {
-            format!("{other}; an authority in --ca-file must have signed it, and it must not be one itself")
+            format!("{other}; an authority in {setting} must have signed it, and it must not be one itself")
         }
     }
 }

@@ -33,6 +33,9 @@ pub enum TokenError {
     /// Nothing is in it.
     #[error("it has no token; write one a line")]
     None,
+    /// Nothing is in it, and one token should be.
+    #[error("it is empty")]
+    Empty,
     /// Bytes that are no text.
     #[error("it is no text")]
     NotText,
@@ -75,6 +78,21 @@ impl Token {
             return Err(TokenError::None);
         }
         Self::in_line(text, 1)
+    }
+
+    /// The token of another server than a worker, which a file holds alone. How long it must be is for whoever made it to say.
+    ///
+    /// # Errors
+    /// Too long, or with characters that no header carries.
+    pub(crate) fn alone(bytes: &[u8]) -> Result<Self, TokenError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| TokenError::NotText)?.trim_ascii();
+        if text.is_empty() {
+            return Err(TokenError::Empty);
+        }
+        match Self::in_line(text, 1) {
+            Err(TokenError::TooShort { .. }) => Ok(Self(text.to_owned())),
+            other => other,
+        }
     }
 
     fn in_line(text: &str, line: usize) -> Result<Self, TokenError> {
@@ -191,6 +209,24 @@ mod tests {
             assert_eq!(got, expected, "{text:?}");
         }
         assert_eq!(parse(b"\xff\xfe0123456789abcdef"), Err(TokenError::NotText));
+    }
+
+    #[test]
+    fn a_token_that_a_file_holds_alone_may_be_short() {
+        let cases: [(&[u8], Result<&str, TokenError>); 8] = [
+            (A.as_bytes(), Ok(A)),
+            (b" \t0123456789abcdef-A\r\n", Ok(A)),
+            (b"short\n", Ok("short")),
+            (b"", Err(TokenError::Empty)),
+            (b" \n", Err(TokenError::Empty)),
+            (b"Bearer x", Err(TokenError::Character { line: 1 })),
+            (b"one\ntwo", Err(TokenError::Character { line: 1 })),
+            (b"\xff", Err(TokenError::NotText)),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(Token::alone(bytes), expected.map(|text| Token(text.into())), "{bytes:?}");
+        }
+        assert_eq!(Token::alone(&[b'a'; 4097]), Err(TokenError::TooLong { line: 1 }));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! A pipeline names a server and never says an address or a query, so nobody who may write pipelines sends the operator anywhere. Each answer
 //! is bounded in bytes and time, nothing is followed elsewhere, and what cannot be read is a number that is missing.
 
+/// Whom to trust and what to show, over TLS.
+mod secure;
 /// A server and its queries.
 mod server;
 
@@ -15,8 +17,10 @@ use feedmill_protocol::pipeline::FieldError;
 use feedmill_scaler::prometheus::{MOST_BYTES, MOST_MS, Mute, Numbers, number};
 use futures_util::StreamExt as _;
 use futures_util::future::{OptionFuture, join3};
+use http::{HeaderValue, header};
 use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::beside::beside;
@@ -169,27 +173,44 @@ async fn numbers(server: &Server, due: &Due, calendar: impl Fn() -> u64 + Copy +
 /// Status and body of one answer.
 async fn ask(server: &Server, path: &str) -> Result<(u16, Bytes), Mute> {
     let asked = async {
-        let stream = TcpStream::connect((server.host.as_str(), server.port)).await.map_err(|_| Mute::Down)?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|_| Mute::Down)?;
-        let answer = async {
-            let request = http::Request::get(path)
-                .header(http::header::HOST, &server.authority)
-                .body(Empty::<Bytes>::new())
-                .map_err(|_| Mute::Unreadable)?;
-            let response = sender.send_request(request).await;
-            let response =
-                response.map_err(|error| if error.is_parse() { Mute::Unreadable } else { Mute::Down })?;
-            let status = response.status().as_u16();
-            let body = Limited::new(response.into_body(), MOST_BYTES)
-                .collect()
-                .await
-                .map_err(|error| if error.is::<LengthLimitError>() { Mute::Large } else { Mute::Down })?;
-            Ok((status, body.to_bytes()))
+        // Before there is a connection: nobody is asked without what is needed.
+        let files = match &server.secure {
+            Some(secure) => Some(secure.read().await?),
+            None => None,
         };
-        beside(answer, connection).await
+        let stream = TcpStream::connect((server.host.as_str(), server.port)).await.map_err(|_| Mute::Down)?;
+        let Some((pass, token)) = files else { return exchange(stream, server, path, None).await };
+        exchange(secure::secured(&pass, &server.host, stream).await?, server, path, token).await
     };
     tokio::time::timeout(Duration::from_millis(MOST_MS), asked).await.unwrap_or(Err(Mute::Late))
+}
+
+/// One request and its answer on a connection.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    server: &Server,
+    path: &str,
+    token: Option<HeaderValue>,
+) -> Result<(u16, Bytes), Mute> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|_| Mute::Down)?;
+    let answer = async {
+        let mut request = http::Request::get(path)
+            .header(header::HOST, &server.authority)
+            .body(Empty::<Bytes>::new())
+            .map_err(|_| Mute::Unreadable)?;
+        request.headers_mut().extend(token.map(|token| (header::AUTHORIZATION, token)));
+        let response = sender.send_request(request).await;
+        let response =
+            response.map_err(|error| if error.is_parse() { Mute::Unreadable } else { Mute::Down })?;
+        let status = response.status().as_u16();
+        let body = Limited::new(response.into_body(), MOST_BYTES)
+            .collect()
+            .await
+            .map_err(|error| if error.is::<LengthLimitError>() { Mute::Large } else { Mute::Down })?;
+        Ok((status, body.to_bytes()))
+    };
+    beside(answer, connection).await
 }
 
 #[cfg(test)]

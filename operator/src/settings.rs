@@ -47,7 +47,8 @@ pub struct OperatorArgs {
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(5..=10_000))]
     pub requests_per_second: u16,
     /// A Prometheus server that pipelines may name, with its queries as JSON; may stand several times.
-    /// `main={"url": "http://prometheus:9090", "wait": "max(…{namespace=\"$namespace\"})", "fill": "…", "desired": "…"}`
+    /// `main={"url": "http://prometheus:9090", "wait": "max(…{namespace=\"$namespace\"})", "fill": "…", "desired": "…"}`;
+    /// an `https://` one may have `"ca"`, a file of the authorities that are trusted, and `"token"`, a file of the token that is sent
     #[arg(long = "prometheus", value_name = "NAME=JSON")]
     pub prometheus: Vec<Server>,
 }

@@ -279,13 +279,32 @@ fn values_that_make_no_sense_are_refused() {
         "operator.requestsPerSecond=1",
         "operator.prometheus.main.url=http://p",
         "operator.prometheus.Main.url=http://p,operator.prometheus.Main.wait=w,operator.prometheus.Main.fill=f",
-        "operator.prometheus.main.url=https://p,operator.prometheus.main.wait=w,operator.prometheus.main.fill=f",
+        "operator.prometheus.main.url=ftp://p,operator.prometheus.main.wait=w,operator.prometheus.main.fill=f",
         "worker.image.pullPolicy=Always",
         "metrics.rules=maybe",
         "metrics.runbooks=wiki",
         "metrics.disabledRules={KubePodCrashLooping}",
     ] {
         let Some(output) = run(&["template", "--kube-version", "1.30.0", "--set", value]) else { return };
+        assert!(!output.status.success(), "{value}");
+    }
+    let token = r#""tokenSecret":{"name":"t","key":"k"}"#;
+    let ca = r#""caSecret":{"name":"c","key":"k"}"#;
+    for (scheme, more) in [
+        ("http", token.to_owned()),
+        ("http", ca.to_owned()),
+        ("http", r#""serviceAccountToken":true"#.into()),
+        ("https", format!(r#"{token},"serviceAccountToken":true"#)),
+        ("https", format!(r#"{ca},"caConfigMap":{{"name":"c","key":"k"}}"#)),
+        ("https", r#""tokenSecret":{"name":"t"}"#.into()),
+        ("https", r#""caSecret":{"name":"c","key":"../k"}"#.into()),
+        ("https", r#""serviceAccountToken":"""#.into()),
+    ] {
+        let value = format!(
+            r#"operator.prometheus={{"main":{{"url":"{scheme}://p","wait":"w","fill":"f",{more}}}}}"#
+        );
+        let arguments = ["template", "--kube-version", "1.30.0", "--set-json", &value];
+        let Some(output) = run(&arguments) else { return };
         assert!(!output.status.success(), "{value}");
     }
     let Some(output) = run(&["template", "--kube-version", "1.29.0"]) else { return };
@@ -320,4 +339,52 @@ fn the_program_understands_the_charts_arguments() {
     // Kubernetes would take $( for the beginning of a variable, and two of them for one.
     assert_eq!(server["wait"], r#"max(w{n="$$namespace",p=~"^$$(a|b)$$$$"}) < 1"#);
     is_understood(args);
+}
+
+/// Files that are not there keep no operator from starting, and a server over plain HTTP needs none.
+#[test]
+fn tokens_and_authorities_of_prometheus_are_mounted() {
+    let servers = json!({
+        "a": {"url": "https://a", "wait": "w", "fill": "f", "tokenSecret": {"name": "ta", "key": "t"}, "caSecret": {"name": "ca", "key": "ca.crt"}},
+        "b": {"url": "https://b", "wait": "w", "fill": "f", "serviceAccountToken": true, "caConfigMap": {"name": "cb", "key": "service-ca.crt"}},
+        "c": {"url": "https://c", "wait": "w", "fill": "f", "serviceAccountToken": "prometheus"},
+        "d": {"url": "http://d", "wait": "w", "fill": "f"},
+    });
+    let arguments = |servers: &Value| ["--set-json".to_owned(), format!("operator.prometheus={servers}")];
+    let all = arguments(&servers);
+    let Some(objects) = rendered(&["--set", "namespaced=true", &all[0], &all[1]]) else { return };
+    let pod = &of(&objects, "Deployment")[0]["spec"]["template"]["spec"];
+    let file = |name: &str, key: &str, path: &str| json!({"name": name, "optional": true, "items": [{"key": key, "path": path}]});
+    assert_eq!(
+        pod["volumes"],
+        json!([{"name": "prometheus", "projected": {"sources": [
+            {"secret": file("ca", "ca.crt", "a/ca")},
+            {"secret": file("ta", "t", "a/token")},
+            {"configMap": file("cb", "service-ca.crt", "b/ca")},
+            {"serviceAccountToken": {"audience": "prometheus", "path": "c/token"}},
+        ]}}])
+    );
+    let container = &pod["containers"][0];
+    let at = "/etc/feedmill/prometheus";
+    assert_eq!(container["volumeMounts"], json!([{"name": "prometheus", "mountPath": at, "readOnly": true}]));
+    let files = container["args"].as_array().unwrap().iter().filter_map(|argument| {
+        let (name, given) = argument.as_str()?.strip_prefix("--prometheus=")?.split_once('=')?;
+        let given: Value = serde_json::from_str(given).unwrap();
+        Some((name.to_owned(), given["ca"].clone(), given["token"].clone()))
+    });
+    let path = |text: &str| Value::from(format!("{at}/{text}"));
+    assert_eq!(
+        files.collect::<Vec<_>>(),
+        [
+            ("a".into(), path("a/ca"), path("a/token")),
+            ("b".into(), path("b/ca"), json!("/var/run/secrets/kubernetes.io/serviceaccount/token")),
+            ("c".into(), Value::Null, path("c/token")),
+            ("d".into(), Value::Null, Value::Null),
+        ]
+    );
+    is_understood(&container["args"]);
+    let plain = arguments(&json!({"d": servers["d"]}));
+    let Some(objects) = rendered(&[&plain[0], &plain[1]]) else { return };
+    let pod = &of(&objects, "Deployment")[0]["spec"]["template"]["spec"];
+    assert_eq!((&pod["volumes"], &pod["containers"][0]["volumeMounts"]), (&Value::Null, &Value::Null));
 }

@@ -21,6 +21,9 @@ pub const MOST_BYTES: usize = 64 * 1024;
 /// A query that takes longer than this is given up: a window is 10 s long, and three of them are asked in it.
 pub const MOST_MS: u64 = 2_000;
 
+/// An event with a longer note is refused; a file's path and what to do have a third of this.
+const MOST_REASON: usize = 600;
+
 /// Clocks of two machines may differ by so much.
 const CLOCK_SLACK_MS: u64 = 5_000;
 
@@ -35,6 +38,16 @@ const RUN: &str = "prometheus";
 pub enum Mute {
     /// No connection.
     Down,
+    /// What is needed to ask cannot be used: a file of a token or of authorities.
+    Unprepared {
+        /// Which, why, and what to do; never what stands in it.
+        reason: String,
+    },
+    /// No connection that can be trusted.
+    Insecure {
+        /// Why, and what to do.
+        reason: String,
+    },
     /// No answer within [`MOST_MS`].
     Late,
     /// An HTTP status that is no success, or a query that failed.
@@ -68,8 +81,10 @@ pub enum Mute {
 
 impl Mute {
     /// All names that [`label`](Self::label) gives.
-    pub const LABELS: [&str; 11] = [
+    pub const LABELS: [&str; 13] = [
         "down",
+        "unprepared",
+        "insecure",
         "late",
         "refused",
         "large",
@@ -82,11 +97,25 @@ impl Mute {
         "future",
     ];
 
+    /// Without what is needed to ask.
+    #[must_use]
+    pub fn unprepared(reason: impl fmt::Display) -> Self {
+        Self::Unprepared { reason: bounded(&reason) }
+    }
+
+    /// Without a connection that can be trusted.
+    #[must_use]
+    pub fn insecure(reason: impl fmt::Display) -> Self {
+        Self::Insecure { reason: bounded(&reason) }
+    }
+
     /// Its name in metrics.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
             Mute::Down => "down",
+            Mute::Unprepared { .. } => "unprepared",
+            Mute::Insecure { .. } => "insecure",
             Mute::Late => "late",
             Mute::Refused { .. } => "refused",
             Mute::Large => "large",
@@ -105,7 +134,21 @@ impl fmt::Display for Mute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Mute::Down => write!(f, "does not answer"),
+            Mute::Unprepared { reason } => write!(f, "is not asked: {reason}"),
+            Mute::Insecure { reason } => write!(f, "cannot be asked over TLS: {reason}"),
             Mute::Late => write!(f, "took longer than {} s to answer", MOST_MS / 1000),
+            Mute::Refused { status: 401 } => {
+                write!(
+                    f,
+                    "refused the query (HTTP 401): it wants a token, or another one; see operator.prometheus of the chart"
+                )
+            }
+            Mute::Refused { status: 403 } => {
+                write!(
+                    f,
+                    "refused the query (HTTP 403): whoever asks may not; give the token's account the right to"
+                )
+            }
             Mute::Refused { status } => write!(f, "refused the query (HTTP {status})"),
             Mute::Large => {
                 write!(f, "gave more than {} KiB; aggregate the query to one series", MOST_BYTES / 1024)
@@ -121,6 +164,11 @@ impl fmt::Display for Mute {
             Mute::Future => write!(f, "gave a value from the future; compare the clocks"),
         }
     }
+}
+
+/// A certificate has as many names as its maker likes.
+fn bounded(reason: &impl fmt::Display) -> String {
+    reason.to_string().chars().take(MOST_REASON).collect()
 }
 
 /// A query that gave no number, and why.

@@ -77,3 +77,21 @@ imagePullSecrets: {{- range . }}
   resources: [events]
   verbs: [create, patch]
 {{- end }}
+
+{{- /* Tokens and authorities of Prometheus servers, as sources of a projected volume. One that is not there keeps no operator from starting. */}}
+{{- define "feedmill.prometheusFiles" -}}
+{{- range $name, $server := .Values.operator.prometheus }}
+{{- with $server.caConfigMap }}
+- configMap: {name: {{ .name | quote }}, optional: true, items: [{key: {{ .key | quote }}, path: "{{ $name }}/ca"}]}
+{{- end }}
+{{- with $server.caSecret }}
+- secret: {name: {{ .name | quote }}, optional: true, items: [{key: {{ .key | quote }}, path: "{{ $name }}/ca"}]}
+{{- end }}
+{{- with $server.tokenSecret }}
+- secret: {name: {{ .name | quote }}, optional: true, items: [{key: {{ .key | quote }}, path: "{{ $name }}/token"}]}
+{{- end }}
+{{- if not (has (toString $server.serviceAccountToken) (list "" "true" "false" "<nil>")) }}
+- serviceAccountToken: {audience: {{ $server.serviceAccountToken | quote }}, path: "{{ $name }}/token"}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,11 +1,13 @@
-//! Takes `NAME={"url": …, "wait": …, "fill": …, "desired": …}`, gives a server and the paths of its queries.
+//! Takes `NAME={"url": …, "ca": …, "token": …, "wait": …, "fill": …, "desired": …}`, gives a server and the paths of its queries.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use http::Uri;
 use serde::Deserialize;
 
+use super::secure::Secure;
 use crate::validate::Key;
 
 /// What stands in a query for a pipeline's namespace and name.
@@ -15,7 +17,7 @@ const PIPELINE: &str = "$pipeline";
 const LONGEST: usize = 4096;
 
 /// A Prometheus server and its queries.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Server {
     /// By which pipelines name it.
     pub name: String,
@@ -23,6 +25,8 @@ pub struct Server {
     pub(super) authority: String,
     pub(super) host: String,
     pub(super) port: u16,
+    /// Of an address that begins with `https://`.
+    pub(super) secure: Option<Secure>,
     /// What stands before `/api/v1/query`.
     pub(super) prefix: String,
     /// Share of its time that a rank waits, 0..1.
@@ -43,14 +47,22 @@ pub enum ServerError {
     #[error("two Prometheus servers have the name {0}; give each its own")]
     Twice(String),
     /// No JSON, or another one.
-    #[error("after its name it must have url, wait, fill and maybe desired, as JSON: {0}")]
+    #[error("after its name it must have url, wait, fill and maybe desired, ca and token, as JSON: {0}")]
     Json(String),
     /// An address that cannot be used.
-    #[error("its url must be http://HOST[:PORT][/PATH], without user, query and TLS, and is {0}")]
+    #[error("its url must be https://HOST[:PORT][/PATH] or http://…, without user and query, and is {0}")]
     Url(String),
     /// A query that is none.
     #[error("its query {0} must have 1 to {LONGEST} bytes")]
     Query(&'static str),
+    /// No path.
+    #[error("its {0} must be the absolute path of a file")]
+    File(&'static str),
+    /// Whoever listens would learn the token.
+    #[error(
+        "its {0} needs a url that begins with https://; over http:// a token could be read by others, and nobody is known by a certificate"
+    )]
+    Plain(&'static str),
 }
 
 #[derive(Deserialize)]
@@ -60,6 +72,8 @@ struct Given {
     wait: String,
     fill: String,
     desired: Option<String>,
+    ca: Option<PathBuf>,
+    token: Option<PathBuf>,
 }
 
 impl FromStr for Server {
@@ -83,19 +97,33 @@ impl FromStr for Server {
         let wrong = || ServerError::Url(given.url.clone());
         let uri: Uri = given.url.parse().map_err(|_| wrong())?;
         let authority = uri.authority().ok_or_else(wrong)?;
-        let plain = uri.scheme_str() == Some("http") && uri.query().is_none();
-        if !plain
+        let default_port = match uri.scheme_str() {
+            Some("http") => 80,
+            Some("https") => 443,
+            _ => return Err(wrong()),
+        };
+        if uri.query().is_some()
             || authority.as_str().contains('@')
             || authority.host().is_empty()
             || given.url.contains('#')
         {
             return Err(wrong());
         }
+        let is_secure = default_port == 443;
+        for (which, file) in [("ca", given.ca.as_deref()), ("token", given.token.as_deref())] {
+            match file {
+                // Also a token that was written in the place of its file's path, which errors would tell.
+                Some(path) if !path.is_absolute() => return Err(ServerError::File(which)),
+                Some(_) if !is_secure => return Err(ServerError::Plain(which)),
+                _ => {}
+            }
+        }
         Ok(Self {
             name: name.into(),
             authority: authority.as_str().into(),
             host: authority.host().trim_matches(['[', ']']).into(),
-            port: authority.port_u16().unwrap_or(80),
+            port: authority.port_u16().unwrap_or(default_port),
+            secure: is_secure.then(|| Secure::new(given.ca, given.token)),
             prefix: uri.path().trim_end_matches('/').into(),
             wait: given.wait,
             fill: given.fill,

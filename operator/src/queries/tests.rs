@@ -7,13 +7,13 @@ use super::*;
 use crate::validate::tests::pipeline;
 
 /// The calendar's time of these tests.
-const NOW: u64 = 1_700_000_000_000;
+pub(super) const NOW: u64 = 1_700_000_000_000;
 
 fn key() -> Key {
     Key { namespace: "team".into(), name: "qwen3vl-sft".into() }
 }
 
-fn due() -> Due {
+pub(super) fn due() -> Due {
     Due { key: key(), stale_after: 15 }
 }
 
@@ -22,13 +22,13 @@ fn given(url: &str) -> Server {
     format!("main={text}").parse().unwrap()
 }
 
-fn value(at_seconds: u64, value: &str) -> String {
+pub(super) fn value(at_seconds: u64, value: &str) -> String {
     format!(
         r#"{{"status":"success","data":{{"resultType":"vector","result":[{{"metric":{{}},"value":[{at_seconds},"{value}"]}}]}}}}"#
     )
 }
 
-fn http(status: &str, body: &str) -> Vec<u8> {
+pub(super) fn http(status: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
@@ -170,22 +170,30 @@ fn a_server_that_is_not_known_is_told_with_those_that_are() {
 #[test]
 fn settings_that_are_none_are_refused() {
     let given = |url: &str| format!("main={{\"url\": \"{url}\", \"wait\": \"w\", \"fill\": \"f\"}}");
-    for url in ["http://p", "http://p:9090", "http://10.0.0.1:9090/prometheus", "http://[::1]:9090/"] {
-        assert!(given(url).parse::<Server>().is_ok(), "{url}");
+    for (url, port) in [
+        ("http://p", 80),
+        ("http://p:9090", 9090),
+        ("http://10.0.0.1:9090/prometheus", 9090),
+        ("http://[::1]:9090/", 9090),
+        ("https://p", 443),
+        ("https://p:80/x", 80),
+    ] {
+        assert_eq!(given(url).parse::<Server>().unwrap().port, port, "{url}");
     }
     assert_eq!(given("http://[::1]:9090").parse::<Server>().unwrap().host, "::1");
     for url in [
         "",
         "p:9090",
-        "https://p",
         "ftp://p",
+        "https://u:p@p",
+        "https://p/?a=b",
         "http://u:p@p",
         "http://p/?a=b",
         "http://p/#a",
         "/api",
         "http://",
     ] {
-        assert_eq!(given(url).parse::<Server>(), Err(ServerError::Url(url.into())), "{url}");
+        assert_eq!(given(url).parse::<Server>().unwrap_err(), ServerError::Url(url.into()), "{url}");
     }
     let ok = r#"{"url": "http://p", "wait": "w", "fill": "f"}"#;
     for (text, word) in [
@@ -198,8 +206,29 @@ fn settings_that_are_none_are_refused() {
         (format!("main={}", ok.replace("\"w\"", "\" \"")), "query wait"),
         (format!("main={}", ok.replace("\"f\"", &format!("\"{}\"", "f".repeat(5000)))), "query fill"),
         (format!("main={}", ok.replace('}', ", \"desired\": \"\"}")), "query desired"),
+        (
+            format!("main={}", ok.replace('}', ", \"token\": \"/t\"}")),
+            "its token needs a url that begins with https://",
+        ),
+        (
+            format!("main={}", ok.replace('}', ", \"ca\": \"/ca\"}")),
+            "its ca needs a url that begins with https://",
+        ),
+        (
+            format!("main={}", ok.replace('}', ", \"ca\": \"\"}")),
+            "its ca must be the absolute path of a file",
+        ),
+        (
+            format!("main={}", ok.replace('}', ", \"token\": \"\"}")),
+            "its token must be the absolute path of a file",
+        ),
+        (
+            format!("main={}", ok.replace("http:", "https:").replace('}', ", \"token\": \"secret.words\"}")),
+            "its token must be the absolute path of a file",
+        ),
+        (format!("main={}", ok.replace('}', ", \"token\": true}")), "as JSON"),
     ] {
         let error = text.parse::<Server>().unwrap_err().to_string();
-        assert!(error.contains(word), "{text}: {error}");
+        assert!(error.contains(word) && !error.contains("secret.words"), "{text}: {error}");
     }
 }

@@ -320,9 +320,17 @@ fn what_prometheus_says_counts_instead_of_reports() {
 
 #[test]
 fn a_query_in_vain_changes_nothing_and_then_the_fallback_counts() {
-    for why in
-        [Mute::Down, Mute::Late, Mute::Empty, Mute::NoNumber, Mute::Stale { age_ms: 60_000 }, Mute::Large]
-    {
+    for why in [
+        Mute::Down,
+        Mute::Late,
+        Mute::Empty,
+        Mute::NoNumber,
+        Mute::Stale { age_ms: 60_000 },
+        Mute::Large,
+        Mute::Refused { status: 401 },
+        Mute::unprepared("cannot read the file /t"),
+        Mute::insecure("its certificate is not accepted"),
+    ] {
         let mut world = asking(6, 0.0, 1.0, 4.0);
         let spec =
             "reports: {failureThreshold: 4, fallback: {behavior: CurrentReplicasIfHigher, replicas: 9}}";

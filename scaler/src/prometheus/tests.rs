@@ -71,11 +71,21 @@ fn everything_else_is_named() {
         assert_eq!(said(&body, NOW), Err(why), "{:.200}", body);
     }
     assert_eq!(number(503, plain.as_bytes(), NOW, STALE), Err(Mute::Refused { status: 503 }));
-    for why in [Mute::Late, Mute::Down] {
+    for why in [Mute::Late, Mute::Down, Mute::unprepared("no file"), Mute::insecure("no certificate")] {
+        assert!(Mute::LABELS.contains(&why.label()), "{why:?}");
         let numbers = Numbers { wait: Ok(0.0), fill: Err(why.clone()), desired: None };
         let unanswered = signals(&ScalingSpec::default(), Fleet::default(), &numbers).unanswered;
         assert_eq!(unanswered, Some(Unanswered { query: "fill".into(), why }));
     }
+}
+
+#[test]
+fn refusals_say_what_to_do_and_no_reason_is_without_end() {
+    for (status, words) in [(401, "wants a token"), (403, "the right to"), (500, "(HTTP 500)")] {
+        let told = Mute::Refused { status }.to_string();
+        assert!(told.contains(words) && told.contains(&status.to_string()), "{told}");
+    }
+    assert_eq!(Mute::insecure("x".repeat(10_000)), Mute::Insecure { reason: "x".repeat(MOST_REASON) });
 }
 
 /// A fleet of which Prometheus is asked.
