@@ -5,8 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 triple=x86_64-unknown-linux-gnu
 # Given by name, the target keeps the flags from build scripts and macros, which cannot be static.
-RUSTFLAGS="-C target-feature=+crt-static" "${CARGO:-cargo}" build --release --locked --target $triple -p feedmill-worker -p feedmill-operator
-target=$(cargo metadata --locked --no-deps --format-version 1 | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
+cargo=${CARGO:-cargo}
+RUSTFLAGS="-C target-feature=+crt-static" "$cargo" build --release --locked --target $triple -p feedmill-worker -p feedmill-operator
+target=$("$cargo" metadata --locked --no-deps --format-version 1 | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 mkdir -p "$target/images"
 for name in worker operator; do

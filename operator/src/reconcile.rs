@@ -40,7 +40,7 @@ use crate::queue::Outcome;
 use crate::scale::{Scaled, Scalers};
 use crate::scrape::Answers;
 use crate::spread::Moves;
-use crate::status::invalid;
+use crate::status::{APPLY_FAILED, invalid};
 use crate::template;
 use crate::validate::{Key, ValidatedPipeline, validate};
 use crate::writes::Writes;
@@ -173,7 +173,7 @@ impl Context {
             other => other,
         };
         // What was told goes on being told, also by an operator that begins anew.
-        let is_told = before.conditions.iter().any(|condition| condition.reason == "ApplyFailed");
+        let is_told = before.conditions.iter().any(|condition| condition.reason == APPLY_FAILED);
         let failures = failures.saturating_add(1).max(if is_told { STUBBORN } else { 0 });
         let obstacle = result.as_ref().err().and_then(|error| error.obstacle(failures));
         decided.unfinished = result.is_err();

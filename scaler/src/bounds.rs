@@ -21,6 +21,18 @@ pub enum Limit {
     Step,
 }
 
+impl Limit {
+    /// Its name, as it is written.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Min => "Min",
+            Self::Max => "Max",
+            Self::Step => "Step",
+        }
+    }
+}
+
 /// The size that may be asked for, and what kept it from being the wish.
 pub(crate) fn keep(spec: &ScalingSpec, current: u32, wish: u32) -> (u32, Option<Limit>) {
     let (min, max) = spec.range();

@@ -28,6 +28,7 @@ use crate::validate::ValidatedPipeline;
 pub use condition::{Conditions, Edge, Truth, edges};
 use rollout::{Rollout, rollout};
 pub use rollout::{is_replacing, is_stuck, is_whole};
+pub use view::APPLY_FAILED;
 use view::View;
 
 /// What stood in the way of applying.
@@ -153,7 +154,7 @@ fn scaling(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) -> Sc
     let limited_by = facts.scaled.and_then(|scaled| scaled.limited_by);
     ScalingStatus {
         reason: facts.scaled.map(|scaled| scaled.reason.label().to_owned()),
-        limited_by: limited_by.map(|limit| format!("{limit:?}")),
+        limited_by: limited_by.map(|limit| limit.label().to_owned()),
         last_scale_time: if changed { Some(Time(now)) } else { old.last_scale_time.clone() },
         previous_replicas: if changed { Some(before.desired_replicas) } else { old.previous_replicas },
         ..figures(before.scaling.as_ref(), facts.figures)

@@ -353,13 +353,16 @@ fn troubled(pod: &WorkerPod, trouble: &Trouble) -> String {
     format!("{}: {}; {}", pod.name, trouble.words, trouble.kind.remedy())
 }
 
+/// The reason of Ready while the API server refuses something; an operator that begins anew knows by it that this was told.
+pub const APPLY_FAILED: &str = "ApplyFailed";
+
 fn words(obstacle: &Obstacle) -> (&'static str, String) {
     match obstacle {
         Obstacle::NameConflict(what) => (
             "NameConflict",
             format!("{what} exists and is not this pipeline's; remove it or give the pipeline another name"),
         ),
-        Obstacle::Refused(what) => ("ApplyFailed", format!("the API server refuses: {what}")),
+        Obstacle::Refused(what) => (APPLY_FAILED, format!("the API server refuses: {what}")),
         Obstacle::Forbidden(what) => {
             ("Forbidden", format!("the operator may not: {what}; give its role that verb, as the chart does"))
         }

@@ -1,14 +1,19 @@
 //! Takes a feedmill program, gives what a real `feedmill local --autoscale` waits and how large it makes its fleet, and what the simulation of the
 //! same training says.
 //!
-//! Workers are throttled, so that what a fleet makes is proportional to its size also on two cores. The simulation gets three figures that a run
-//! with one worker has measured: seconds of a sample, seconds until a new worker is ready, and the step that was asked for. Its windows are 10 s
-//! long and the real ones two, so it lives five times as long; waiting and sizes are shares and counts.
+//! Workers are throttled, so that what a fleet makes is proportional to its size also on two cores. The simulation gets what one worker was
+//! measured to need, seconds of each batch (a large picture takes as long as fifty small ones, and all ranks wait for it) and seconds until a
+//! new worker is ready, and the step that was asked for. Its windows are 10 s long and the real ones two, so it lives five times as long;
+//! waiting and sizes are shares and counts.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::measure::one;
@@ -29,8 +34,8 @@ const SLOWER: f64 = 10_000.0 / DECIDES_MS as f64;
 
 /// Seconds of a real run, about.
 const SECONDS: f64 = 100.0;
-/// Steps of the run that measures one worker.
-const ALONE: u64 = 40;
+/// Batches that one worker makes to be measured: about half of an epoch.
+const ALONE: u64 = 500;
 /// So many workers' worth of samples are wanted.
 const NEED: f64 = 4.0;
 /// What is said of a run is the mean of so many simulated ones.
@@ -38,13 +43,20 @@ const SEEDS: u64 = 5;
 /// Real and simulated differ by so much at most.
 const NEAR: f64 = 0.2;
 
-/// What a run of one worker has measured.
-#[derive(Clone, Copy, Debug)]
+/// What one worker has needed.
+#[derive(Clone, Debug)]
 struct Alone {
-    /// Seconds of a sample.
-    sample: f64,
-    /// Seconds from the start of a worker to its first sample.
+    /// Seconds of each batch, from the stream's beginning.
+    batches: Vec<f64>,
+    /// Seconds from the start of a worker until it serves.
     start: f64,
+}
+
+impl Alone {
+    /// Seconds of a sample.
+    fn sample(&self) -> f64 {
+        self.batches.iter().sum::<f64>() / (self.batches.len() as f64 * MICRO_BATCH as f64)
+    }
 }
 
 /// Share of all time that ranks waited, and workers on average.
@@ -61,10 +73,11 @@ struct Figures {
 /// A run that does not end well.
 pub fn against_local(program: &Path) -> anyhow::Result<()> {
     let alone = alone(program)?;
-    let step_ms = (1000.0 * global_batch() * alone.sample / NEED).round() as u64;
+    let step_ms = (1000.0 * global_batch() * alone.sample() / NEED).round() as u64;
     println!(
-        "one worker takes {:.1} ms for a sample and {:.1} s to start; {NEED} of them are needed for a step in {step_ms} ms\n",
-        1000.0 * alone.sample,
+        "one worker takes {:.1} ms for a sample, {:.2} s for the slowest batch and {:.1} s to start; {NEED} of them are needed for a step in {step_ms} ms\n",
+        1000.0 * alone.sample(),
+        alone.batches.iter().copied().fold(0.0, f64::max),
         alone.start
     );
     println!("| most workers | waiting, real / simulated | | workers, real / simulated | | |");
@@ -73,7 +86,7 @@ pub fn against_local(program: &Path) -> anyhow::Result<()> {
     let mut all = true;
     for most in [8, 2] {
         let real = real(program, most, step_ms)?;
-        let simulated = simulated(alone, most, step_ms, real.seconds);
+        let simulated = simulated(&alone, most, step_ms, real.seconds);
         let (wait, size) = (simulated.wait / real.wait.max(1e-9), simulated.size / real.size.max(1e-9));
         let held = [wait, size].iter().all(|ratio| (ratio - 1.0).abs() <= NEAR);
         all &= held;
@@ -93,7 +106,7 @@ pub fn against_local(program: &Path) -> anyhow::Result<()> {
     println!(
         "\n{}",
         json!({
-            "bench": "autoscaling_against_local", "sample_ms": 1000.0 * alone.sample, "start_s": alone.start,
+            "bench": "autoscaling_against_local", "sample_ms": 1000.0 * alone.sample(), "start_s": alone.start,
             "step_ms": step_ms, "near": NEAR, "cases": cases, "held": all,
         })
     );
@@ -104,13 +117,52 @@ fn global_batch() -> f64 {
     RANKS as f64 * MICRO_BATCH as f64
 }
 
+/// Starts one worker, asks it for one batch after another.
 fn alone(program: &Path) -> anyhow::Result<Alone> {
-    let steps = ALONE.to_string();
-    let report = local(program, &["--workers", "1", "--step-ms", "1", "--steps", &steps])?;
-    let sample = 1.0 / number(&report, "samples_per_second")?.max(1e-6);
-    // Every rank's first batch is made one after another.
-    let start = number(&report, "first_batch_s")? - global_batch() * sample;
-    Ok(Alone { sample, start: start.max(0.1) })
+    let folder = tempfile::tempdir()?;
+    let list = folder.path().join("workers");
+    let begun = now();
+    let mut run = Running::start(program, &["--serve", "--workers", "1", "--workers-file"], Some(&list))?;
+    let address = loop {
+        // It is written when the worker serves.
+        let text = std::fs::read_to_string(&list).unwrap_or_default();
+        if let Some(address) = text.trim().strip_prefix("http://") {
+            break address.to_owned();
+        }
+        ensure!(run.local.try_wait()?.is_none(), "feedmill local --serve has ended before its worker served");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let start = (now() - begun).as_secs_f64();
+    let batches = (0..ALONE).map(|batch| {
+        let begun = now();
+        ask(&address, batch * MICRO_BATCH).map(|()| (now() - begun).as_secs_f64())
+    });
+    let batches = batches.collect::<anyhow::Result<_>>()?;
+    run.interrupt()?;
+    Ok(Alone { batches, start })
+}
+
+/// Reads one batch.
+fn ask(address: &str, from: u64) -> anyhow::Result<()> {
+    let mut socket = TcpStream::connect(address)?;
+    let to = from + MICRO_BATCH;
+    let request = format!(
+        "GET /v1/streams/train/batches/{from}-{to} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
+    );
+    socket.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer)?;
+    ensure!(
+        answer.starts_with(b"HTTP/1.1 200 "),
+        "the worker does not give {from}-{to}: {}",
+        String::from_utf8_lossy(answer.get(..300).unwrap_or(&answer))
+    );
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 fn real(program: &Path, most: u32, step_ms: u64) -> anyhow::Result<Figures> {
@@ -144,7 +196,7 @@ fn real(program: &Path, most: u32, step_ms: u64) -> anyhow::Result<Figures> {
     Ok(Figures { wait: waited / seconds, size, seconds })
 }
 
-fn simulated(alone: Alone, most: u32, step_ms: u64, seconds: f64) -> Figures {
+fn simulated(alone: &Alone, most: u32, step_ms: u64, seconds: f64) -> Figures {
     let start = alone.start * SLOWER;
     let trace = Trace {
         shape: Shape {
@@ -156,7 +208,8 @@ fn simulated(alone: Alone, most: u32, step_ms: u64, seconds: f64) -> Figures {
         },
         seconds: seconds * SLOWER,
         step: vec![(0.0, step_ms as f64 / 1000.0 * SLOWER)],
-        sample: vec![(0.0, alone.sample * SLOWER)],
+        sample: vec![(0.0, alone.sample() * SLOWER)],
+        batches: alone.batches.iter().map(|seconds| seconds * SLOWER).collect(),
         ..Trace::plain("local", "feedmill local")
     };
     let mean = |figure: &dyn Fn(u64) -> f64| (0..SEEDS).map(figure).sum::<f64>() / SEEDS as f64;
@@ -169,31 +222,69 @@ fn simulated(alone: Alone, most: u32, step_ms: u64, seconds: f64) -> Figures {
     }
 }
 
-/// Runs `feedmill local` on the quickstart's data with throttled workers; its report.
+/// `feedmill local` on the quickstart's data, with throttled workers.
+struct Running {
+    local: Child,
+    throttle: Child,
+}
+
+impl Running {
+    fn start(program: &Path, more: &[&str], file: Option<&Path>) -> anyhow::Result<Self> {
+        let mut local = Command::new(program)
+            .args(["local", PIPELINE, "--embedded-s3", BUCKET, "--threads-per-worker", "1"])
+            .args(more)
+            .args(file)
+            // Its standard output is this one's table.
+            .stdout(std::io::stderr())
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let throttle = Command::new(std::env::current_exe()?)
+            .args(["--throttle", &local.id().to_string()])
+            .stdin(Stdio::piped())
+            .spawn();
+        match throttle.context("cannot start this program again") {
+            Ok(throttle) => Ok(Self { local, throttle }),
+            Err(error) => {
+                local.kill()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends it as a person does.
+    fn interrupt(mut self) -> anyhow::Result<()> {
+        kill_process(Pid::from_child(&self.local), Signal::INT)?;
+        self.wait()
+    }
+
+    /// Waits for its end.
+    fn wait(&mut self) -> anyhow::Result<()> {
+        let ended = self.local.wait()?;
+        drop(self.throttle.stdin.take());
+        self.throttle.wait()?;
+        ensure!(ended.success(), "feedmill local has failed: {ended}");
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    /// It serves until somebody ends it, also when what was wanted of it has failed.
+    fn drop(&mut self) {
+        // One that has ended needs no signal.
+        let _ = self.local.kill();
+        let _ = self.local.wait();
+    }
+}
+
+/// Runs `feedmill local` to its end; its report.
 fn local(program: &Path, more: &[&str]) -> anyhow::Result<Value> {
-    let report = std::env::temp_dir().join(format!("feedmill-sim-{}.json", std::process::id()));
+    let folder = tempfile::tempdir()?;
+    let report = folder.path().join("report");
     let (ranks, micro_batch, window) = (RANKS.to_string(), MICRO_BATCH.to_string(), WINDOW.to_string());
-    let mut run = Command::new(program)
-        .args(["local", PIPELINE, "--embedded-s3", BUCKET, "--threads-per-worker", "1", "--ranks", &ranks])
-        .args(["--micro-batch", &micro_batch, "--window", &window])
-        .args(more)
-        .arg("--json")
-        .arg(&report)
-        // Its standard output is this one's table.
-        .stdout(std::io::stderr())
-        .spawn()
-        .with_context(|| format!("cannot start {}", program.display()))?;
-    let throttle = Command::new(std::env::current_exe()?)
-        .args(["--throttle", &run.id().to_string()])
-        .stdin(Stdio::piped())
-        .spawn();
-    let ended = run.wait()?;
-    let mut throttle = throttle.context("cannot start this program again")?;
-    drop(throttle.stdin.take());
-    throttle.wait()?;
-    ensure!(ended.success(), "feedmill local {} has failed: {ended}", more.join(" "));
+    let layout = ["--ranks", &ranks, "--micro-batch", &micro_batch, "--window", &window];
+    let arguments = [&layout[..], more, &["--json"]].concat();
+    Running::start(program, &arguments, Some(&report))?.wait()?;
     let text = std::fs::read(&report).with_context(|| format!("cannot read {}", report.display()))?;
-    drop(std::fs::remove_file(&report));
     Ok(serde_json::from_slice(&text)?)
 }
 

@@ -17,6 +17,8 @@ pub struct Trace {
     pub drifts: bool,
     /// CPU seconds that a sample takes a worker, from each moment on.
     pub sample: Vec<(f64, f64)>,
+    /// Seconds of a worker for each batch of the stream, from its beginning and again; by `sample` where there are none.
+    pub batches: Vec<f64>,
     /// A checkpoint is written so often, and takes so long.
     pub checkpoint: Option<(f64, f64)>,
     /// The training dies at a moment and is back so much later, under a new name.
@@ -74,6 +76,7 @@ impl Trace {
             step: vec![(0.0, 1.0)],
             drifts: false,
             sample: vec![(0.0, 0.2)],
+            batches: Vec::new(),
             checkpoint: None,
             restart: None,
             losses: Vec::new(),

@@ -13,7 +13,7 @@ const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
 impl World<'_> {
     pub(super) fn ask(&mut self, rank: usize, batch: u64) {
-        let Some(worker) = self.place(batch * self.trace.shape.ranks as u64 + rank as u64) else {
+        let Some(worker) = self.place(self.number(batch, rank)) else {
             self.at(self.now + SUSPECT_AFTER, Event::Ask { run: self.run, rank, batch });
             return;
         };
@@ -32,12 +32,27 @@ impl World<'_> {
             }
             return;
         };
-        let noise = self.noise(BATCH_NOISE);
-        let sample = self.trace.sample_at(self.now) / self.workers[worker].speed;
-        let end = self.now
-            + self.trace.shape.micro_batch as f64 * sample / f64::from(self.trace.shape.cores) * noise;
+        let end = self.now + self.seconds_of(self.number(batch, rank)) / self.workers[worker].speed;
         self.workers[worker].making = Some((batch, rank, self.now));
         self.at(end, Event::Made { worker, run: self.run, rank, batch });
+    }
+
+    /// A rank's batch among those of all ranks.
+    fn number(&self, batch: u64, rank: usize) -> u64 {
+        batch * self.trace.shape.ranks as u64 + rank as u64
+    }
+
+    /// How long a worker needs for a batch.
+    fn seconds_of(&mut self, number: u64) -> f64 {
+        let measured = &self.trace.batches;
+        if let Some(seconds) =
+            number.checked_rem(measured.len() as u64).and_then(|at| measured.get(at as usize))
+        {
+            return *seconds;
+        }
+        let shape = self.trace.shape;
+        let seconds = shape.micro_batch as f64 * self.trace.sample_at(self.now) / f64::from(shape.cores);
+        seconds * self.noise(BATCH_NOISE)
     }
 
     /// Whoever waits for a batch that a worker has not begun asks another one that has less to do.
