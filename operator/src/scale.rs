@@ -116,12 +116,16 @@ impl Scalers {
             })
             .or_insert_with(|| Scaler::new(pipeline, sight.kept, now, window));
         scaler.ask(&pipeline.signal);
+        // A fleet that was suspended goes on with as many as it had, where that is more: trainers that come back find what they left.
+        let has_none = sight.wanted.is_none_or(|wanted| wanted == 0);
+        let learnt = scaler.state.as_ref().filter(|_| has_none).map_or(0, |state| state.replicas);
+        let spec = &ScalingSpec { first: spec.first.max(learnt), ..spec.clone() };
         scaler.listen_to(streams(pipeline, sight.agreed), spec.reports.stale_after_ms);
         scaler.take(sight, now, now_ms);
         let ends = scaler.window_ends <= now;
         // A first size needs no signal.
         let is_known = scaler.signal.is_none() || sight.heard.is_some();
-        let fresh = ends && (is_known || sight.wanted.is_none_or(|wanted| wanted == 0));
+        let fresh = ends && (is_known || has_none);
         if fresh {
             scaler.window_ends = now + window;
             scaler.decide(spec, sight, now, now_ms);

@@ -38,12 +38,14 @@ pub struct Choice {
     pub drop: Vec<String>,
 }
 
-/// Chooses. `kept` are those of this pipeline alone.
+/// Chooses. `kept` are those of this pipeline alone. `lives` says whether a worker may live by a kept one; where none does, as after
+/// a misspelt image, keeping it would keep the mistake beyond its correction.
 #[must_use]
 pub fn choose(
     pipeline: &ValidatedPipeline,
     installation: &Installation,
     kept: &[&ControllerRevision],
+    lives: bool,
 ) -> Choice {
     let rendered =
         Model { template: desired::template(pipeline, installation), document: pipeline.document.clone() };
@@ -61,6 +63,7 @@ pub fn choose(
         let data = revision.data.as_ref()?;
         Some((revision.name_any(), read(&data.0)?))
     });
+    let found = found.filter(|(_, model)| lives || is_same(model, &rendered));
     let others = |name: Option<&str>| {
         kept.iter().map(|revision| revision.name_any()).filter(|other| Some(other.as_str()) != name).collect()
     };
@@ -115,39 +118,53 @@ mod tests {
     #[test]
     fn another_operator_keeps_the_workers_of_the_one_before() {
         let (pipeline, old) = (pipeline(""), installation());
-        let first = choose(&pipeline, &old, &[]);
+        let first = choose(&pipeline, &old, &[], true);
         assert!(first.current);
         let kept = first.keep.clone().unwrap();
         let new = Installation { worker_image: "worker:2".into(), ..old };
-        let second = choose(&pipeline, &new, &[&kept]);
+        let second = choose(&pipeline, &new, &[&kept], true);
         assert_eq!((image(&second), second.current, second.keep.is_none()), ("worker:1", false, true));
         assert_eq!(second.model, first.model);
+    }
+
+    /// An image that could not be had was kept after the chart had been corrected.
+    #[test]
+    fn a_template_by_which_no_worker_lives_does_not_outlive_its_correction() {
+        let pipeline = pipeline("");
+        let wrong = Installation { worker_image: "worker:typo".into(), ..installation() };
+        let kept = choose(&pipeline, &wrong, &[], true).keep.unwrap();
+        let corrected = choose(&pipeline, &installation(), &[&kept], false);
+        assert_eq!((image(&corrected), corrected.current), ("worker:1", true));
+        assert_eq!(corrected.drop, [kept.name_any()]);
+        // Uncorrected it is the same one, again and again.
+        let same = choose(&pipeline, &wrong, &[&kept], false);
+        assert_eq!((same.keep, same.drop), (None, Vec::new()));
     }
 
     #[test]
     fn workers_that_are_kept_keep_the_document_that_another_operator_would_write_otherwise() {
         let before = pipeline("");
-        let kept = choose(&before, &installation(), &[]).keep.unwrap();
+        let kept = choose(&before, &installation(), &[], true).keep.unwrap();
         let after = ValidatedPipeline { document: "spec: {new: field}".into(), ..before.clone() };
-        let second = choose(&after, &installation(), &[&kept]);
+        let second = choose(&after, &installation(), &[&kept], true);
         assert_eq!((second.model.document.as_str(), second.current), (before.document.as_str(), false));
     }
 
     #[test]
     fn a_changed_spec_and_a_resumed_pipeline_make_workers_anew() {
         let (before, old) = (pipeline(""), installation());
-        let kept = choose(&before, &old, &[]).keep.unwrap();
+        let kept = choose(&before, &old, &[], true).keep.unwrap();
         let new = Installation { worker_image: "worker:2".into(), ..old };
-        let changed = choose(&pipeline("drainSeconds: 30"), &new, &[&kept]);
+        let changed = choose(&pipeline("drainSeconds: 30"), &new, &[&kept], true);
         assert_eq!((image(&changed), changed.current), ("worker:2", true));
         assert_eq!(
             (changed.keep.as_ref().unwrap().revision, changed.drop.as_slice()),
             (2, [kept.name_any()].as_slice())
         );
-        let suspended = choose(&pipeline("suspend: true"), &new, &[&kept]);
+        let suspended = choose(&pipeline("suspend: true"), &new, &[&kept], true);
         assert_eq!((suspended.keep, suspended.drop), (None, vec![kept.name_any()]));
         // The number of workers is no part of what they are.
-        let more = choose(&pipeline("replicas: 9"), &new, &[&kept]);
+        let more = choose(&pipeline("replicas: 9"), &new, &[&kept], true);
         assert_eq!((image(&more), more.keep.is_none(), more.drop.is_empty()), ("worker:1", true, true));
     }
 
@@ -158,26 +175,26 @@ mod tests {
             pipeline.worker.restart_at = value.map(str::to_owned);
             pipeline
         };
-        let first = choose(&at(None), &installation(), &[]).keep.unwrap();
-        let restarted = choose(&at(Some("1")), &installation(), &[&first]);
+        let first = choose(&at(None), &installation(), &[], true).keep.unwrap();
+        let restarted = choose(&at(Some("1")), &installation(), &[&first], true);
         assert!(restarted.keep.is_some());
         let kept = restarted.keep.unwrap();
         for value in [Some("1"), None] {
-            let choice = choose(&at(value), &installation(), &[&kept]);
+            let choice = choose(&at(value), &installation(), &[&kept], true);
             assert_eq!((choice.keep, choice.current), (None, true), "{value:?}");
             assert_eq!(choice.model, restarted.model);
         }
-        assert!(choose(&at(Some("2")), &installation(), &[&kept]).keep.is_some());
+        assert!(choose(&at(Some("2")), &installation(), &[&kept], true).keep.is_some());
     }
 
     #[test]
     fn a_kept_template_that_cannot_be_read_is_made_again() {
         let pipeline = pipeline("");
-        let mut kept = choose(&pipeline, &installation(), &[]).keep.unwrap();
+        let mut kept = choose(&pipeline, &installation(), &[], true).keep.unwrap();
         for data in [serde_json::json!({"spec": 1}), "{}".into(), "{".into()] {
             kept.data = Some(RawExtension(data));
             for kept in [kept.clone(), trimmed_revision(kept.clone())] {
-                let again = choose(&pipeline, &installation(), &[&kept]);
+                let again = choose(&pipeline, &installation(), &[&kept], true);
                 assert_ne!(again.keep.unwrap().name_any(), kept.name_any());
             }
         }
@@ -186,11 +203,11 @@ mod tests {
     #[test]
     fn caches_have_the_text_of_a_kept_template_and_nothing_is_lost() {
         let pipeline = pipeline("");
-        let first = choose(&pipeline, &installation(), &[]);
+        let first = choose(&pipeline, &installation(), &[], true);
         let kept = trimmed_revision(first.keep.clone().unwrap());
         assert!(kept.data.as_ref().unwrap().0.is_string());
         let new = Installation { worker_image: "worker:2".into(), ..installation() };
-        let second = choose(&pipeline, &new, &[&kept]);
+        let second = choose(&pipeline, &new, &[&kept], true);
         assert_eq!((second.model, second.keep, second.current), (first.model, None, false));
     }
 }

@@ -167,6 +167,9 @@ pub enum WorkerState {
     Draining,
 }
 
+/// With these words begins what a worker is doing whose storage does not answer, or not well: it goes on asking.
+pub const CANNOT_READ: &str = "cannot read the data yet, trying again";
+
 /// `GET /v1/status`: what a worker says of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerStatus {

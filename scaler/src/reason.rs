@@ -187,10 +187,14 @@ impl fmt::Display for Reason {
             Reason::FirstSize => write!(f, "no rank has reported yet, so this is the first size"),
             Reason::Watching => write!(f, "watching for one window before deciding anything"),
             Reason::Enough { wait, needed: Some(needed) } => {
-                write!(f, "enough: ranks wait {} of their time, arithmetic needs {needed:.1}", percent(*wait))
+                write!(
+                    f,
+                    "no change: ranks wait {} of their time, arithmetic needs {needed:.1}",
+                    percent(*wait)
+                )
             }
             Reason::Enough { wait, needed: None } => {
-                write!(f, "enough: ranks wait {} of their time", percent(*wait))
+                write!(f, "no change: ranks wait {} of their time", percent(*wait))
             }
             Reason::Demand { demand, capacity } => write!(
                 f,

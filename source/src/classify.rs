@@ -25,7 +25,7 @@ where
         let code = error.code();
         return answer(response.status().as_u16(), code, error.message().unwrap_or_default());
     }
-    let detail = DisplayErrorContext(error).to_string();
+    let detail = chain(error);
     if let Some(credentials) = find::<CredentialsError>(error) {
         return match credentials {
             CredentialsError::CredentialsNotLoaded(_) => {
@@ -153,6 +153,21 @@ fn is_tls(error: &std::io::Error) -> bool {
         within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     }
     false
+}
+
+/// What each of the errors says that lie within one another, once: `dispatch failure: io error: …: Connection refused`.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let more = error.to_string();
+        if !words.ends_with(&more) {
+            words.push_str(": ");
+            words.push_str(&more);
+        }
+        next = error.source();
+    }
+    words
 }
 
 fn innermost(error: &(dyn Error + 'static)) -> String {

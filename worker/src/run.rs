@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use feedmill_access::Guard;
+use feedmill_protocol::report::CANNOT_READ;
 use feedmill_source::{FetchError, ManifestError, TableError};
 use feedmill_vision::fill_patches;
 use tokio::io::AsyncReadExt;
@@ -172,7 +173,7 @@ async fn load(app: &Arc<App>) -> Result<Loaded, StreamError> {
             Err(error) if for_now(&error) => {
                 let text = format!("{:#}", anyhow::Error::new(error));
                 tracing::warn!(error = %text, "cannot read the data yet; trying again");
-                app.set_doing(format!("cannot read the data yet, trying again: {text}"));
+                app.set_doing(format!("{CANNOT_READ}: {text}"));
                 tokio::time::sleep(LOAD_PAUSE).await;
             }
             result => return result,

@@ -31,6 +31,8 @@ pub struct Pipeline {
     pub reason: String,
     /// The same, as a sentence.
     pub message: String,
+    /// Whether something is wrong although workers may serve, as when a rollout does not get on.
+    pub degraded: bool,
     /// Workers that serve.
     pub ready_workers: i64,
     /// Workers that are wanted.
@@ -97,7 +99,8 @@ impl Pipeline {
     /// A stored pipeline.
     pub fn read(object: &Value) -> Self {
         let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
-        let ready = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
+        let of = |kind: &str| conditions.into_iter().flatten().find(|condition| condition["type"] == kind);
+        let ready = of("Ready");
         let said = |field: &str| ready.map(|ready| text(ready, field)).unwrap_or_default();
         Self {
             namespace: text(object, "/metadata/namespace"),
@@ -105,6 +108,7 @@ impl Pipeline {
             ready: if ready.is_some() { said("/status") } else { "Unknown".into() },
             reason: if ready.is_some() { said("/reason") } else { "NotSeenYet".into() },
             message: said("/message"),
+            degraded: of("Degraded").is_some_and(|condition| condition["status"] == "True"),
             ready_workers: number(object, "/status/readyReplicas").unwrap_or_default(),
             wanted_workers: number(object, "/status/desiredReplicas").unwrap_or_default(),
             nodes: number(object, "/status/placement/nodes").unwrap_or_default(),

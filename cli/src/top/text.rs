@@ -50,7 +50,8 @@ fn pipelines(pipelines: &[Pipeline]) -> String {
         ])
     }));
     let mut text = align(&rows);
-    for of in pipelines.iter().filter(|of| of.ready != "True" && !of.message.is_empty()) {
+    let ill = |of: &&Pipeline| (of.ready != "True" || of.degraded) && !of.message.is_empty();
+    for of in pipelines.iter().filter(ill) {
         text.push_str(&format!("{}/{}: {}\n", of.namespace, of.name, printable(&of.message)));
     }
     text

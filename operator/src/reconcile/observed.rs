@@ -25,6 +25,8 @@ pub(super) struct Observed {
     pub(super) pods: Vec<Arc<WorkerPod>>,
     /// What the pods that stay said last, by their names.
     pub(super) seen: Vec<(String, Seen)>,
+    /// Whether one that serves has not been asked yet.
+    pub(super) unasked: bool,
     /// What those of them say that read by the present streams.
     answers: Vec<(String, Arc<WorkerStatus>)>,
     /// None where they cannot be read.
@@ -37,9 +39,12 @@ impl Context {
         let (key, names) = (&pipeline.key, Names::of(&pipeline.key.name));
         let mut pods = self.caches.pods.all(key);
         pods.sort_by(|a, b| (a.made, &a.name).cmp(&(b.made, &b.name)));
-        let (mut seen, mut answers) = (Vec::new(), Vec::new());
+        let (mut seen, mut answers, mut unasked) = (Vec::new(), Vec::new(), false);
         for pod in pods.iter().filter(|pod| pod.stays()) {
-            let Some(said) = self.answers.of(&pod.uid) else { continue };
+            let Some(said) = self.answers.of(&pod.uid) else {
+                unasked |= pod.serves();
+                continue;
+            };
             if let Ok(status) = &said.answer
                 && !pod.reads_by_others(&pipeline.plan_inputs)
             {
@@ -56,6 +61,7 @@ impl Context {
             revisions: revisions.filter_map(|revision| ours(Some(Ok(revision)), &pipeline.uid)).collect(),
             pods,
             seen,
+            unasked,
             answers,
             nodes: self.caches.nodes(),
         }

@@ -82,6 +82,7 @@ impl Context {
             scaled: decided.scaled.as_ref(),
             changing: decided.ending && !pipeline.size.suspended,
             obstacle,
+            unasked: observed.unasked,
         };
         status::status(before, &facts, now.calendar)
     }

@@ -229,6 +229,26 @@ fn a_state_that_is_older_than_the_fleet_never_makes_it_smaller() {
     assert!(world.looks(6).iter().all(|size| *size >= 8));
 }
 
+/// A fleet of 64 that was suspended for a minute began again with the number in its spec.
+#[test]
+fn a_fleet_that_was_suspended_goes_on_with_as_many_as_it_had() {
+    let mut world = World::new(2);
+    world.wait = Some(0.8);
+    world.looks(9);
+    let had = world.workers;
+    assert!(had > 2, "{had}");
+    let key = world.pipeline.key.clone();
+    world.scalers.forget(&key);
+    world.workers = 0;
+    let resumed = world.look();
+    assert_eq!((resumed.workers, resumed.reason.label()), (had, "FirstSize"));
+    // What was learnt is less than the spec asks for to begin with.
+    world.scalers.forget(&key);
+    (world.workers, world.pipeline.size.asked) = (0, 9);
+    world.pipeline.scaling.as_mut().unwrap().first = 15;
+    assert_eq!(world.look().workers, 15);
+}
+
 #[test]
 fn another_leader_knows_what_was_learnt() {
     let mut world = World::new(2);

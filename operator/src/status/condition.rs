@@ -43,6 +43,12 @@ impl Conditions {
         Self { before: before.to_vec(), generation, now, new: Vec::new() }
     }
 
+    /// Whether it was said before how it stands with something. What is not spoken of anew stays so.
+    #[must_use]
+    pub fn had(&self, kind: &str) -> bool {
+        self.before.iter().any(|condition| condition.type_ == kind)
+    }
+
     /// Says how it stands with something.
     pub fn set(&mut self, kind: &str, truth: Truth, reason: &str, message: &str) {
         let old = self.before.iter().find(|condition| condition.type_ == kind);

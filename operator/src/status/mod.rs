@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use feedmill_protocol::pipeline::FieldError;
 use feedmill_protocol::report::WorkerStatus;
+use feedmill_scaler::Reason;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -73,6 +74,8 @@ pub struct Facts<'a> {
     pub changing: bool,
     /// What stood in the way.
     pub obstacle: Option<&'a Obstacle>,
+    /// Whether a worker that serves has not been asked yet, as after an operator's start: what was said of all of them stands until then.
+    pub unasked: bool,
 }
 
 /// The status of a pipeline whose fields contradict each other: nothing else about it changes.
@@ -145,19 +148,31 @@ pub fn status(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) ->
     }
 }
 
+/// Whether this operator has not decided about the size, which another one has left.
+fn is_undecided(scaled: &Scaled) -> bool {
+    scaled.reason == Reason::Watching
+}
+
 /// What trainers report and what came of it.
 fn scaling(before: &DataPipelineStatus, facts: &Facts<'_>, now: Timestamp) -> ScalingStatus {
     let old = before.scaling.clone().unwrap_or_default();
     // A first status is no change of the size.
     let changed =
         before.observed_generation.is_some() && before.desired_replicas != facts.pipeline.size.workers;
-    let limited_by = facts.scaled.and_then(|scaled| scaled.limited_by);
+    let limited_by = match facts.scaled {
+        Some(scaled) if is_undecided(scaled) => old.limited_by.clone(),
+        Some(scaled) => scaled.limited_by.map(|limit| limit.label().to_owned()),
+        None => None,
+    };
     ScalingStatus {
         reason: facts.scaled.map(|scaled| scaled.reason.label().to_owned()),
-        limited_by: limited_by.map(|limit| limit.label().to_owned()),
+        limited_by,
         last_scale_time: if changed { Some(Time(now)) } else { old.last_scale_time.clone() },
         previous_replicas: if changed { Some(before.desired_replicas) } else { old.previous_replicas },
-        ..figures(before.scaling.as_ref(), facts.figures)
+        ..match before.scaling.clone().filter(|_| facts.unasked) {
+            Some(before) => before,
+            None => figures(before.scaling.as_ref(), facts.figures),
+        }
     }
 }
 
@@ -205,9 +220,9 @@ pub fn due(
     }
     let rest = |status: &DataPipelineStatus| {
         let mut rest = DataPipelineStatus { scaling: None, ..status.clone() };
-        // The sentence of a decision is made of figures.
+        // The sentence of a decision is made of figures: with others it says the same.
         let sentences = rest.conditions.iter_mut().filter(|condition| condition.type_ == "ScalingActive");
-        sentences.for_each(|condition| condition.message.clear());
+        sentences.for_each(|condition| condition.message.retain(|c| !c.is_ascii_digit() && c != '.'));
         rest
     };
     let wordless = |status: &DataPipelineStatus| {

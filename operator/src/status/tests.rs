@@ -1,4 +1,4 @@
-use feedmill_protocol::report::WorkerState;
+use feedmill_protocol::report::{CANNOT_READ, WorkerState};
 use feedmill_scaler::{Limit, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::json;
@@ -29,7 +29,7 @@ fn deployment(replicas: i32, updated: i32, available: i32) -> Deployment {
     .unwrap()
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Case {
     lines: &'static str,
     pods: Vec<Arc<WorkerPod>>,
@@ -41,6 +41,7 @@ struct Case {
     silent: Option<ScrapeError>,
     consistency: Option<Consistency>,
     obstacle: Option<Obstacle>,
+    unasked: bool,
 }
 
 impl Case {
@@ -63,6 +64,7 @@ impl Case {
             scaled: self.scaled.as_ref(),
             changing: self.changing,
             obstacle: self.obstacle.as_ref(),
+            unasked: self.unasked,
         };
         status(before, &facts, at(now))
     }
@@ -434,4 +436,94 @@ fn an_invalid_spec_changes_nothing_but_what_is_said() {
     assert!(condition(&after, "Ready").message.contains("spec.f4: is wrong; and 2 more"));
     assert_eq!((after.ready_replicas, after.observed_generation), (1, Some(4)));
     assert_eq!(short(&after, "PlanConsistent"), short(&before, "PlanConsistent"));
+}
+
+/// Every start of an operator turned conditions of healthy pipelines, with events, until it had asked their workers.
+#[test]
+fn what_was_said_of_workers_stands_until_they_have_been_asked_again() {
+    let well = Case {
+        lines: "replicas: 1",
+        pods: vec![pod("a", true)],
+        workers: vec![("a", worker("p"))],
+        ..Case::default()
+    };
+    let before = well.status(&DataPipelineStatus::default(), 0);
+    let unknown = || Case { consistency: Some(Consistency::Unknown), workers: Vec::new(), ..well.clone() };
+    let begun = Case { unasked: true, ..unknown() }.status(&before, 10);
+    assert_eq!(edges(&before.conditions, &begun.conditions), []);
+    for kind in ["SourceReady", "PlanConsistent"] {
+        assert_eq!(condition(&begun, kind), condition(&before, kind));
+    }
+    // Asked, and without an answer; or never spoken of before.
+    for (case, before) in
+        [(unknown(), before), (Case { unasked: true, ..unknown() }, DataPipelineStatus::default())]
+    {
+        let told = case.status(&before, 20);
+        assert_eq!(short(&told, "SourceReady"), ("Unknown".into(), "NoWorkerAnswers".into()));
+        assert_eq!(short(&told, "PlanConsistent"), ("Unknown".into(), "NoPlanYet".into()));
+    }
+}
+
+#[test]
+fn limits_stand_until_another_operator_has_decided() {
+    let scaled = |reason, limited_by| Scaled {
+        workers: 4,
+        reason,
+        limited_by,
+        ignored: None,
+        fresh: false,
+        next: Duration::ZERO,
+        keep: None,
+    };
+    let internal = "autoscaling: {mode: Internal, minReplicas: 1, maxReplicas: 4}";
+    let case = |scaled| Case {
+        lines: internal,
+        pods: vec![pod("a", true)],
+        scaled: Some(scaled),
+        ..Case::default()
+    };
+    let full = case(scaled(Reason::Rollout, Some(Limit::Max))).status(&DataPipelineStatus::default(), 0);
+    let begun = case(scaled(Reason::Watching, None)).status(&full, 10);
+    assert_eq!(condition(&begun, "ScalingLimited"), condition(&full, "ScalingLimited"));
+    assert_eq!(begun.scaling.unwrap().limited_by.as_deref(), Some("Max"));
+    let decided = case(scaled(Reason::Rollout, None)).status(&full, 20);
+    assert_eq!(short(&decided, "ScalingLimited"), ("False".into(), "WithinBounds".into()));
+}
+
+/// A rollout that did not get on was not to be seen in `kubectl get -o wide`.
+#[test]
+fn what_is_wrong_beside_a_whole_fleet_stands_in_the_message_of_ready() {
+    let trouble = Trouble { kind: TroubleKind::Image, words: "\"worker:typo\": not found".into() };
+    let case =
+        Case { lines: "replicas: 1", pods: vec![pod("a", true), troubled("b", trouble)], ..Case::default() };
+    let told = case.status(&DataPipelineStatus::default(), 0);
+    let ready = condition(&told, "Ready");
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "WorkersServe"));
+    assert!(
+        ready.message.starts_with("1 of 1 workers serve; ImagePullFailed: b: \"worker:typo\""),
+        "{}",
+        ready.message
+    );
+    // Which the pipeline does not name.
+    assert!(ready.message.contains("worker.image of the operator's chart"), "{}", ready.message);
+}
+
+/// Storage that refuses was told as a worker that starts.
+#[test]
+fn a_worker_that_cannot_read_is_no_worker_that_starts() {
+    let mut trying = worker("p");
+    trying.streams.clear();
+    trying.state = WorkerState::Starting;
+    trying.doing = Some(format!("{CANNOT_READ}: processor s3://b/p: Connection refused"));
+    let case = Case {
+        lines: "replicas: 1",
+        pods: vec![pod("a", false)],
+        workers: vec![("a", trying)],
+        ..Case::default()
+    };
+    let told = case.status(&DataPipelineStatus::default(), 0);
+    for (kind, truth) in [("Ready", "False"), ("SourceReady", "False"), ("Degraded", "True")] {
+        assert_eq!(short(&told, kind), (truth.into(), "CannotReadData".into()), "{kind}");
+        assert!(condition(&told, kind).message.contains("a: cannot read the data yet"), "{kind}");
+    }
 }

@@ -1,11 +1,11 @@
 //! Takes what was applied and seen, gives the conditions: each says what, where and what to do. Pure.
 
-use feedmill_protocol::report::WorkerState;
+use feedmill_protocol::report::{CANNOT_READ, WorkerState};
 use feedmill_scaler::{Limit, Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use super::rollout::Rollout;
-use super::{Conditions, Facts, Obstacle, Truth};
+use super::{Conditions, Facts, Obstacle, Truth, is_undecided};
 use crate::observe::{Trouble, TroubleKind, WorkerPod};
 use crate::plan::Consistency;
 use crate::spread;
@@ -50,7 +50,10 @@ impl View<'_> {
         } else if let Some(message) = self.serve_another_plan() {
             (Truth::False, "PlanDiffers", message)
         } else if self.serving >= wanted {
-            (Truth::True, "WorkersServe", count)
+            // As when a rollout does not get on.
+            let but =
+                self.worst().map(|(reason, message)| format!("; {reason}: {message}")).unwrap_or_default();
+            (Truth::True, "WorkersServe", format!("{count}{but}"))
         } else {
             let (reason, why) = self.why_not();
             (Truth::False, reason, format!("{count}: {why}"))
@@ -63,19 +66,39 @@ impl View<'_> {
             return ("PlanDiffers", message);
         }
         if let Some((pod, trouble)) = self.trouble() {
-            return (trouble.kind.reason(), troubled(pod, trouble));
+            return (trouble.kind.reason(), self.troubled(pod, trouble));
         }
         if let Some((reason, message)) = self.missing() {
             return (reason, message);
         }
-        let doing = self.facts.workers.iter().find_map(|(pod, status)| {
-            let doing = status.doing.as_deref().filter(|_| status.state == WorkerState::Starting)?;
-            Some(format!("{pod} is {doing}"))
-        });
-        match doing {
+        if let Some(message) = self.cannot_read() {
+            return ("CannotReadData", message);
+        }
+        let mut doing = self.facts.workers.iter().filter(|(_, status)| status.state == WorkerState::Starting);
+        match doing.find_map(|(pod, status)| Some(format!("{pod}: {}", status.doing.as_deref()?))) {
             Some(doing) => ("WorkersStarting", doing),
             None => ("WorkersStarting", "the others are being started".into()),
         }
+    }
+
+    /// A worker whose storage does not answer, or not well.
+    fn cannot_read(&self) -> Option<String> {
+        let mut starting =
+            self.facts.workers.iter().filter(|(_, status)| status.state == WorkerState::Starting);
+        let tries = starting.find_map(|(pod, status)| {
+            Some((pod, status.doing.as_deref()?)).filter(|(_, doing)| doing.starts_with(CANNOT_READ))
+        });
+        tries.map(|(pod, doing)| format!("{pod}: {doing}"))
+    }
+
+    fn troubled(&self, pod: &WorkerPod, trouble: &Trouble) -> String {
+        let remedy = match trouble.kind {
+            TroubleKind::Image if self.facts.pipeline.worker.image.is_none() => {
+                "correct worker.image of the operator's chart, give its pull secrets, or name another image in spec.worker.image"
+            }
+            kind => kind.remedy(),
+        };
+        format!("{}: {}; {remedy}", pod.name, trouble.words)
     }
 
     /// Whom new workers wait for.
@@ -102,7 +125,7 @@ impl View<'_> {
         let (pod, (trouble, at)) = lately.max_by_key(|(pod, (_, at))| (*at, &pod.name))?;
         let at = Timestamp::from_second(*at).map_or_else(|_| String::new(), |at| format!(" at {at}"));
         let words = format!("{}{at}, and serves again", trouble.words);
-        Some((trouble.kind.reason(), troubled(pod, &Trouble { kind: trouble.kind, words })))
+        Some((trouble.kind.reason(), self.troubled(pod, &Trouble { kind: trouble.kind, words })))
     }
 
     /// What keeps pods from being made at all, or from having their volumes.
@@ -192,18 +215,24 @@ impl View<'_> {
         }
     }
 
-    /// Degraded: the worst that is wrong although workers may serve.
-    fn degraded(&self, conditions: &mut Conditions) {
-        let worst = self
-            .facts
+    /// The worst that is wrong although workers may serve.
+    fn worst(&self) -> Option<(&'static str, String)> {
+        let of_pod =
+            |(pod, trouble): (&WorkerPod, &Trouble)| (trouble.kind.reason(), self.troubled(pod, trouble));
+        self.facts
             .obstacle
             .map(words)
-            .or_else(|| self.trouble().map(|(pod, trouble)| (trouble.kind.reason(), troubled(pod, trouble))))
+            .or_else(|| self.trouble().map(of_pod))
             .or_else(|| Some(("PlanDiffers", self.plans_differ()?)))
             .or_else(|| self.missing())
+            .or_else(|| Some(("CannotReadData", self.cannot_read()?)))
             .or_else(|| Some(("WorkerProblem", self.problems()?)))
-            .or_else(|| self.ended());
-        match worst {
+            .or_else(|| self.ended())
+    }
+
+    /// Degraded: the worst that is wrong although workers may serve.
+    fn degraded(&self, conditions: &mut Conditions) {
+        match self.worst() {
             Some((reason, message)) => conditions.set("Degraded", Truth::True, reason, &message),
             None => conditions.set("Degraded", Truth::False, "AsExpected", ""),
         }
@@ -223,6 +252,7 @@ impl View<'_> {
     /// PlanConsistent: whether workers compute the plan that is recorded.
     fn plan_consistent(&self, conditions: &mut Conditions) {
         match self.facts.consistency {
+            Consistency::Unknown if self.facts.unasked && conditions.had("PlanConsistent") => {}
             Consistency::Unknown => {
                 conditions.set("PlanConsistent", Truth::Unknown, "NoPlanYet", "no worker has computed a plan")
             }
@@ -297,7 +327,11 @@ impl View<'_> {
             (AutoscalingMode::Internal, Some(scaled)) => {
                 let blind = matches!(scaled.reason, Reason::Lost { .. } | Reason::Fallback { .. });
                 let truth = if blind { Truth::False } else { Truth::True };
-                let message = format!("{wanted} workers: {}", scaled.reason);
+                let by = self.facts.pipeline.signal.as_ref();
+                let by = by
+                    .map(|server| format!(" (the Prometheus server {server} is asked)"))
+                    .unwrap_or_default();
+                let message = format!("{wanted} workers: {}{by}", scaled.reason);
                 conditions.set("ScalingActive", truth, scaled.reason.label(), &message);
             }
         }
@@ -313,6 +347,7 @@ impl View<'_> {
                     format!("more than {wanted} workers would be wanted; raise spec.autoscaling.maxReplicas");
                 conditions.set("ScalingLimited", Truth::True, "MaxReplicas", &message);
             }
+            (None, _) if self.facts.scaled.is_some_and(is_undecided) && conditions.had("ScalingLimited") => {}
             // The least is what an idle fleet is to have, and a step goes on by itself.
             (None, _) => conditions.set("ScalingLimited", Truth::False, "WithinBounds", ""),
         }
@@ -324,13 +359,19 @@ impl View<'_> {
         let read = workers.iter().any(|(_, status)| !status.streams.is_empty());
         let reading = workers.iter().find_map(|(pod, status)| Some((pod, status.doing.as_deref()?)));
         let crashed = self.trouble().filter(|(_, trouble)| trouble.kind == TroubleKind::Crashes);
+        let cannot_read = self.cannot_read();
         match (read, reading, crashed) {
+            (false, None, None) if self.facts.unasked && conditions.had("SourceReady") => {}
             (true, _, _) => conditions.set("SourceReady", Truth::True, "DataRead", ""),
             (false, _, Some((pod, trouble))) => {
-                conditions.set("SourceReady", Truth::False, "CannotReadData", &troubled(pod, trouble));
+                conditions.set("SourceReady", Truth::False, "CannotReadData", &self.troubled(pod, trouble));
+            }
+            (false, Some(_), None) if cannot_read.is_some() => {
+                let message = cannot_read.unwrap_or_default();
+                conditions.set("SourceReady", Truth::False, "CannotReadData", &message);
             }
             (false, Some((pod, doing)), None) => {
-                conditions.set("SourceReady", Truth::False, "ReadingData", &format!("{pod} is {doing}"));
+                conditions.set("SourceReady", Truth::False, "ReadingData", &format!("{pod}: {doing}"));
             }
             (false, None, None) => {
                 let why = self.facts.silent.map(|(pod, error)| format!("; {pod}: {error}"));
@@ -347,10 +388,6 @@ impl View<'_> {
             .iter()
             .find_map(|(pod, status)| Some(format!("{pod}: {}", status.problems.first()?)))
     }
-}
-
-fn troubled(pod: &WorkerPod, trouble: &Trouble) -> String {
-    format!("{}: {}; {}", pod.name, trouble.words, trouble.kind.remedy())
 }
 
 /// The reason of Ready while the API server refuses something; an operator that begins anew knows by it that this was told.

@@ -67,6 +67,11 @@ const PERCENT: &str = "^([0-9]|[1-9][0-9]|100)%$";
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].reason"
     ),
+    printcolumn(
+        name = "Degraded",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Degraded\")].status"
+    ),
     printcolumn(name = "Workers", type_ = "integer", json_path = ".status.readyReplicas"),
     printcolumn(name = "Wanted", type_ = "integer", json_path = ".status.desiredReplicas"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.placement.nodes"),
@@ -92,7 +97,8 @@ const PERCENT: &str = "^([0-9]|[1-9][0-9]|100)%$";
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DataPipelineSpec {
-    /// No workers; everything else is kept. Streams, processor and limits may change only while this is true.
+    /// No workers; everything else is kept. In mode Internal a fleet that is resumed begins with as many as it had, or with `replicas` where
+    /// that is more. Streams, processor and limits may change only while this is true.
     #[serde(default)]
     pub suspend: bool,
     /// How many workers; `kubectl scale` and a HorizontalPodAutoscaler write it too.

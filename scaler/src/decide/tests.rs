@@ -93,7 +93,10 @@ fn hungry_ranks_are_fed_by_arithmetic_four_times_as_many_at_once() {
     assert_eq!(pipeline.sizes(4, |n| answer(n, 2000.0)), [4, 16, 29, 29]);
     let decision = pipeline.see(&answer(29, 2000.0));
     assert_eq!(decision.limited_by, None);
-    assert_eq!(decision.reason.to_string(), "enough: ranks wait 0.0 % of their time, arithmetic needs 28.7");
+    assert_eq!(
+        decision.reason.to_string(),
+        "no change: ranks wait 0.0 % of their time, arithmetic needs 28.7"
+    );
 }
 
 #[test]
