@@ -56,6 +56,7 @@ use clap::Parser as _;
 use tracing_subscriber::EnvFilter;
 
 use args::{Arguments, Command};
+use local::interrupt::until_interrupted;
 use usage::Usage;
 
 /// Freed memory goes back and forth between many threads; and a client that keeps the memory of frames halves its cost of receiving.
@@ -71,12 +72,12 @@ fn main() -> ExitCode {
     }
     match Arguments::parse().command {
         Command::Local(arguments) => on_runtime(local::run(&arguments)),
-        Command::Get(arguments) => on_runtime(succeeding(get::run(&arguments))),
+        Command::Get(arguments) => on_runtime(until_interrupted(succeeding(get::run(&arguments)))),
         Command::Check(arguments) => on_runtime(check::run(&arguments)),
-        Command::Diff(arguments) => on_runtime(diff::run(&arguments)),
-        Command::Show(arguments) => on_runtime(succeeding(show::run(&arguments))),
+        Command::Diff(arguments) => on_runtime(until_interrupted(diff::run(&arguments))),
+        Command::Show(arguments) => on_runtime(until_interrupted(succeeding(show::run(&arguments)))),
         Command::Top(arguments) => on_runtime(succeeding(top::run(&arguments))),
-        Command::Verify(arguments) => on_runtime(verify::run(&arguments)),
+        Command::Verify(arguments) => on_runtime(until_interrupted(verify::run(&arguments))),
         // It has a runtime and logs of its own.
         Command::Worker(arguments) => feedmill_worker::main(&arguments),
     }
@@ -98,7 +99,7 @@ fn on_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode 
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("feedmill: cannot start threads: {error}");
+            output::tell(&format!("feedmill: cannot start threads: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -108,7 +109,7 @@ fn on_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode 
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("feedmill: {error:#}");
+            output::tell(&format!("feedmill: {error:#}"));
             if error.is::<Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }

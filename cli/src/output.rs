@@ -1,4 +1,4 @@
-//! Takes text, prints it; a reader that has gone or a disk that is full is an error with words, not a panic.
+//! Takes text, prints it; a reader or a terminal that has gone or a disk that is full is no panic.
 
 use std::io::{ErrorKind, Write as _};
 
@@ -14,4 +14,9 @@ pub fn print(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output; is there room where it goes to?"),
     }
+}
+
+/// Writes a line to standard error. One that takes no more, as of a terminal that was closed, must not end what goes on.
+pub fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

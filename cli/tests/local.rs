@@ -5,7 +5,7 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use support::{bucket, example, feedmill, local, run, said};
 
@@ -55,6 +55,21 @@ fn sigterm_ends_the_run_with_143() {
     ends_in_order(rustix::process::Signal::TERM, 143);
 }
 
+/// Closing the terminal left its folder behind.
+#[test]
+fn sighup_ends_the_run_in_order_with_129() {
+    ends_in_order(rustix::process::Signal::HUP, 129);
+}
+
+/// As `nohup` starts it; SIGINT is what ends it.
+#[test]
+fn sighup_stays_ignored_where_it_was() {
+    let mut child = Command::new("sh");
+    child.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_feedmill")]);
+    let [hangup, interrupt] = [rustix::process::Signal::HUP, rustix::process::Signal::INT];
+    run_and_end(child, &[hangup, interrupt], 130);
+}
+
 /// Steps of no time first, which no fleet can feed; then steps that one worker feeds with ease.
 #[test]
 fn a_fleet_grows_for_hungry_ranks_and_shrinks_when_they_have_plenty() {
@@ -98,7 +113,13 @@ fn a_fleet_grows_for_hungry_ranks_and_shrinks_when_they_have_plenty() {
 }
 
 fn ends_in_order(signal: rustix::process::Signal, code: i32) {
-    let mut child = feedmill()
+    run_and_end(feedmill(), &[signal], code);
+}
+
+fn run_and_end(mut command: Command, signals: &[rustix::process::Signal], code: i32) {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut child = command
+        .env("TMPDIR", temporary.path())
         .arg("local")
         .arg(example("pipeline.yaml"))
         .args(["--embedded-s3", &bucket(), "--epochs", "1000000", "--step-ms", "10"])
@@ -112,7 +133,9 @@ fn ends_in_order(signal: rustix::process::Signal, code: i32) {
     let running = lines.by_ref().map(Result::unwrap).find(made);
     assert!(running.is_some(), "it ended before it ran");
     let id = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(id, signal).unwrap();
+    for signal in signals {
+        rustix::process::kill_process(id, *signal).unwrap();
+    }
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     let mut errors = String::new();
     child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
@@ -120,6 +143,35 @@ fn ends_in_order(signal: rustix::process::Signal, code: i32) {
     assert!(rest.iter().any(|line| line.contains("(stopped by a signal)")), "{rest:#?}");
     assert!(rest.iter().any(|line| line.starts_with("kept    every position")), "{rest:#?}");
     assert!(!errors.contains("does not end by itself"), "{errors}");
+    assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "it left folders behind");
+}
+
+/// A signal left the folder for manifests behind.
+#[test]
+fn a_signal_takes_a_shows_folders_away() {
+    let storage = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("region: us-east-1\n    endpoint: http://{}", storage.local_addr().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let pipeline = folder.path().join("pipeline.yaml");
+    let text = std::fs::read_to_string(example("pipeline.yaml")).unwrap();
+    assert!(text.contains("region: us-east-1"));
+    std::fs::write(&pipeline, text.replace("region: us-east-1", &endpoint)).unwrap();
+    for (signal, code) in [(rustix::process::Signal::HUP, 129), (rustix::process::Signal::TERM, 143)] {
+        let temporary = tempfile::tempdir().unwrap();
+        let mut child = feedmill()
+            .env("TMPDIR", temporary.path())
+            .envs([("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "key")])
+            .args(["show", pipeline.to_str().unwrap(), "0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It asks for data, and nobody answers.
+        let _asked = storage.accept().unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "it left folders behind");
+    }
 }
 
 /// `--serve`: trainers that come by themselves read from it, and go on when a worker was killed.
@@ -145,6 +197,13 @@ fn workers_are_served_until_a_signal_and_their_list_is_kept_true() {
         || -> Vec<String> { std::fs::read_to_string(&list).unwrap().lines().map(str::to_owned).collect() };
     let first = listed();
     assert!(first.len() == 2 && addresses.contains(&first.join(",")), "{addresses}\n{first:?}");
+    let second = ["local", "--serve", "--workers-file", list.to_str().unwrap()];
+    let pipeline = example("pipeline.yaml");
+    let second = run(&[&second[..], &[pipeline.to_str().unwrap(), "--embedded-s3", &bucket()]].concat());
+    assert_eq!(second.status.code(), Some(2), "{}", said(&second));
+    assert!(said(&second).contains("which answers: another feedmill local --serve"), "{}", said(&second));
+    assert_eq!(listed(), first, "the list was taken over");
+
     let hash = |url: &str| loop {
         let output = run(&["get", url, "0-4"]);
         // One that is ready is enough for trainers to begin.
@@ -176,4 +235,5 @@ fn workers_are_served_until_a_signal_and_their_list_is_kept_true() {
     let rest: Vec<String> = lines.collect();
     assert!(rest.iter().any(|line| line.starts_with("served ")), "{rest:#?}");
     assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(listed().is_empty());
 }

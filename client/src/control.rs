@@ -205,7 +205,7 @@ impl Fleet {
         loop {
             let changed = self.inner.changed.notified();
             let error = match self.report(&RankReport { begin: Some(begin), ..meter.report() }).await {
-                Err(error @ ClientError::NoAnswer { .. }) => error,
+                Err(error @ (ClientError::NoAnswer { .. } | ClientError::Agent { .. })) => error,
                 other => return other,
             };
             round = round.saturating_add(1);

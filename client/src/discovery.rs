@@ -98,13 +98,12 @@ impl Sources {
     /// What could not be found, and why.
     pub(crate) fn faults(&self) -> Vec<(String, String)> {
         let names = self.names.iter().filter_map(|(name, found)| {
-            Some((name.to_string(), found.fault.clone().filter(|_| found.addresses.is_empty())?))
+            let fault = || found.fault.clone().unwrap_or_else(|| "its name is not resolved yet".into());
+            Some((name.to_string(), found.addresses.is_empty().then(fault)?))
         });
         let lists = self.lists.iter().filter_map(|(path, list)| {
-            Some((
-                format!("file:{}", path.display()),
-                list.fault.clone().filter(|_| list.endpoints.is_empty())?,
-            ))
+            let fault = || list.fault.clone().unwrap_or_else(|| "it is not read yet".into());
+            Some((format!("file:{}", path.display()), list.endpoints.is_empty().then(fault)?))
         });
         names.chain(lists).collect()
     }

@@ -91,8 +91,9 @@ pub enum ClientError {
     },
     /// No worker made the range in time.
     #[error(
-        "no worker made range {range} of stream {stream:?} for rank {rank} within {waited:?}: {history}; look at \
-         the workers' logs and /v1/status"
+        "no worker made range {range} of stream {stream:?} for rank {rank} within {}: {history}; look at \
+         the workers' logs and /v1/status",
+        span(*waited)
     )]
     TimedOut {
         /// The stream.
@@ -119,9 +120,10 @@ pub enum ClientError {
     },
     /// The agent of this node cannot be used; batches are not asked of workers in its stead.
     #[error(
-        "the agent at {} is not there for {away:?} now: {reason}; is it running, and is its socket shared with \
+        "the agent at {} has not answered for {}: {reason}; is it running, and is its socket shared with \
          this process? (without FEEDMILL_AGENT workers are asked directly)",
-        socket.display()
+        socket.display(),
+        span(*away)
     )]
     Agent {
         /// Its socket.
@@ -143,7 +145,8 @@ pub enum ClientError {
     },
     /// No worker answered a request on a control connection in time.
     #[error(
-        "no worker answered {path} within {waited:?}: {history}; are they running, and reachable from here?"
+        "no worker answered {path} within {}: {history}; are they running, and reachable from here?",
+        span(*waited)
     )]
     NoAnswer {
         /// What was asked.
@@ -294,23 +297,58 @@ impl History {
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.count == 0 {
-            f.write_str("no attempt has failed")?;
-        } else {
-            write!(f, "{} failed attempts, the last ones", self.count)?;
+        let mut parts = Vec::new();
+        if self.count > 0 {
+            parts.push(self.failed());
         }
+        if let Some(worker) = &self.outstanding {
+            parts.push(match self.count {
+                0 => format!("{worker} was asked and has not answered"),
+                _ => format!("{worker} is being asked"),
+            });
+        }
+        parts.extend(self.note.clone());
+        match parts.as_slice() {
+            [] => f.write_str("there is nobody to ask"),
+            parts => f.write_str(&parts.join(", ")),
+        }
+    }
+}
+
+impl History {
+    /// What failed; the same from the same worker stands once.
+    fn failed(&self) -> String {
+        let mut kinds: Vec<(&Endpoint, String, u32, Duration)> = Vec::new();
         for attempt in &self.last {
-            let seconds = attempt.after.as_secs_f64();
-            write!(f, " [{} after {seconds:.1} s: {}]", attempt.worker, attempt.fault)?;
+            let said = attempt.fault.to_string();
+            let same =
+                |kind: &&mut (&Endpoint, String, u32, Duration)| kind.0 == &attempt.worker && kind.1 == said;
+            match kinds.iter_mut().find(same) {
+                Some(kind) => (kind.2, kind.3) = (kind.2 + 1, attempt.after),
+                None => kinds.push((&attempt.worker, said, 1, attempt.after)),
+            }
         }
-        match &self.outstanding {
-            Some(worker) => write!(f, ", {worker} is being asked")?,
-            None => f.write_str(", nobody is being asked")?,
+        let mut text = format!("{} failed attempt{}", self.count, if self.count == 1 { "" } else { "s" });
+        if self.count > self.last.len() as u64 {
+            text.push_str(", the last ones");
         }
-        match &self.note {
-            Some(note) => write!(f, ", {note}"),
-            None => Ok(()),
+        for (worker, said, times, after) in kinds {
+            let seconds = after.as_secs_f64();
+            text += &match times {
+                1 => format!(" [{worker} after {seconds:.1} s: {said}]"),
+                _ => format!(" [{worker} {times} times, the last one after {seconds:.1} s: {said}]"),
+            };
         }
+        text
+    }
+}
+
+/// A span of time for people: `250 ms`, `6 s`, `10.1 s`.
+pub(crate) fn span(time: Duration) -> String {
+    match time.as_secs_f64() {
+        seconds if seconds < 1.0 => format!("{:.0} ms", seconds * 1e3),
+        seconds if (seconds - seconds.round()).abs() < 0.05 => format!("{seconds:.0} s"),
+        seconds => format!("{seconds:.1} s"),
     }
 }
 
@@ -342,4 +380,38 @@ impl SharedHistory {
 /// Locks; what our locks guard is whole between any two statements, so a panic elsewhere harms nothing.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `is not there for 10.001040297s now` stood in a message.
+    #[test]
+    fn spans_of_time_are_rounded() {
+        let spans = [0, 250_400, 6_000_000, 6_099_999, 9_960_000, 10_001_040]
+            .map(|micros| span(Duration::from_micros(micros)));
+        assert_eq!(spans, ["0 ms", "250 ms", "6 s", "6.1 s", "10 s", "10 s"]);
+    }
+
+    /// A port that spoke no HTTP/2 was named seven times; and "no attempt has failed, nobody is being asked" told nobody anything.
+    #[test]
+    fn a_history_says_the_same_once_and_nothing_that_says_nothing() {
+        let worker: Endpoint = "http://127.0.0.1:9".parse().unwrap();
+        let history = SharedHistory::default();
+        assert_eq!(history.snapshot().to_string(), "there is nobody to ask");
+        history.note(Some("http://fleet:9 gives no worker: no such name".into()));
+        assert_eq!(history.snapshot().to_string(), "http://fleet:9 gives no worker: no such name");
+        history.note(None);
+        history.asking(&worker);
+        assert_eq!(history.snapshot().to_string(), "http://127.0.0.1:9 was asked and has not answered");
+        for (seconds, fault) in [(1, Fault::NotHttp2), (2, Fault::Frozen), (4, Fault::NotHttp2)] {
+            history.push(Attempt { worker: worker.clone(), after: Duration::from_secs(seconds), fault });
+        }
+        assert_eq!(
+            history.snapshot().to_string(),
+            "3 failed attempts [http://127.0.0.1:9 2 times, the last one after 4.0 s: it does not speak HTTP/2; is it a \
+             feedmill worker?] [http://127.0.0.1:9 after 2.0 s: frozen: PING was not answered in time]"
+        );
+    }
 }

@@ -8,6 +8,8 @@ use feedmill_protocol::frame::FrameError;
 use feedmill_protocol::http::{Problem, problem_kind};
 use feedmill_protocol::plan::PlanDigest;
 
+use crate::error::span;
+
 /// Why one attempt at one worker gave no batch.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Fault {
@@ -17,6 +19,9 @@ pub enum Fault {
     /// The connection broke while the request was outstanding.
     #[error("connection lost: {0}")]
     Lost(String),
+    /// What came first is no HTTP/2.
+    #[error("it does not speak HTTP/2; is it a feedmill worker?")]
+    NotHttp2,
     /// It did not say a word in time, and nothing else came from it meanwhile.
     #[error("silent: it did not answer when asked for a word")]
     Silent,
@@ -30,7 +35,7 @@ pub enum Fault {
     #[error("stream reset: {0}")]
     Reset(String),
     /// No head of an answer in time.
-    #[error("no answer within {0:?}")]
+    #[error("no answer within {}", span(*.0))]
     NoHead(Duration),
     /// The body stopped half-way.
     #[error("answer stopped after {received} of {expected} bytes")]
@@ -63,7 +68,7 @@ pub enum Fault {
     #[error("answer's head: {0}")]
     Head(String),
     /// The worker cannot now: 503, or 429 from something on the way.
-    #[error("not now ({kind}), ask again after {retry_after:?}")]
+    #[error("not now ({kind}), ask again after {}", span(*retry_after))]
     NotNow {
         /// Kind of its problem document, or the status.
         kind: String,
@@ -150,9 +155,12 @@ impl Fault {
         match self {
             Fault::Denied { .. } | Fault::WantsTls => Verdict::Denied,
             Fault::Tls(fault) if fault.needs_a_person() => Verdict::Denied,
-            Fault::Tls(_) | Fault::Connect(_) | Fault::Lost(_) | Fault::Frozen | Fault::Silent => {
-                Verdict::Down
-            }
+            Fault::Tls(_)
+            | Fault::Connect(_)
+            | Fault::Lost(_)
+            | Fault::NotHttp2
+            | Fault::Frozen
+            | Fault::Silent => Verdict::Down,
             Fault::Closed => Verdict::Reopen,
             Fault::NotNow { retry_after, .. } => Verdict::Rest(*retry_after),
             Fault::Frame(FrameError::Version(_)) => Verdict::Unreadable,
@@ -189,6 +197,11 @@ impl From<hyper::Error> for Fault {
             if let Some(inner) = inner.downcast_ref::<h2::Error>() {
                 if inner.is_remote() && inner.reason() == Some(h2::Reason::INADEQUATE_SECURITY) {
                     return Fault::WantsTls;
+                }
+                // Text of another protocol, read as a frame's head, promises a frame of megabytes.
+                let endless = inner.is_library() && inner.reason() == Some(h2::Reason::FRAME_SIZE_ERROR);
+                if endless && inner.is_go_away() {
+                    return Fault::NotHttp2;
                 }
                 // Graceful ends: the request was not taken, by the protocol's own word.
                 let refused = inner.reason() == Some(h2::Reason::REFUSED_STREAM);

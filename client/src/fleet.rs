@@ -230,6 +230,11 @@ impl Fleet {
                 return Ok(output);
             }
         }
+        if let Some(unreachable) =
+            self.inner.agent.as_ref().and_then(|agent| agent.unreachable(timeouts.total))
+        {
+            return Err(unreachable);
+        }
         Err(ClientError::TimedOut {
             stream: stream.clone(),
             range: *range,

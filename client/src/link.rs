@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::buffer::Buffer;
-use crate::error::lock;
+use crate::error::{lock, span};
 use crate::fault::Fault;
 use crate::settings::{Endpoint, Timeouts};
 
@@ -136,7 +136,7 @@ impl Link {
             Ok(opened) => opened,
             Err(_) => {
                 let limit = self.timeouts.connect;
-                Err(Fault::Connect(format!("no connection within {limit:?}")))
+                Err(Fault::Connect(format!("no connection within {}", span(limit))))
             }
         }
     }

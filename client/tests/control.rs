@@ -3,7 +3,7 @@
 
 mod support;
 
-use feedmill_client::{ClientError, Puller, PullerSettings};
+use feedmill_client::{ClientError, FleetSettings, Puller, PullerSettings};
 use feedmill_protocol::ranks::RankLayout;
 use support::{Act, STREAM, Warnings, Worker, fleet, plan};
 
@@ -37,6 +37,45 @@ async fn a_plan_that_nobody_gives_is_an_error_with_its_history() {
     assert!(warnings.all().iter().any(|text| text.contains("still waiting for the plan")), "{warnings:?}");
     assert!(matches!(error, ClientError::NoAnswer { .. }), "{error}");
     assert!(error.to_string().contains(&gone.endpoint().to_string()), "{error}");
+}
+
+/// It was said seven times that a frame had an invalid size.
+#[tokio::test]
+async fn a_port_that_speaks_http_1_is_said_to_be_no_worker() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+            let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+            // Closed before all is read the answer would be lost.
+            while socket.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {}
+        }
+    });
+    let mut settings = FleetSettings::new("run-1", vec![address.into()]);
+    settings.timeouts = support::settings(&[]).timeouts;
+    settings.timeouts.total = std::time::Duration::from_millis(500);
+    let error = feedmill_client::Fleet::new(settings).unwrap().plan(STREAM).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("http://{address} ")), "{error}");
+    assert_eq!(error.matches("it does not speak HTTP/2; is it a feedmill worker?").count(), 1, "{error}");
+}
+
+/// The message named neither the agent nor what was tried.
+#[tokio::test]
+async fn an_agent_that_is_frozen_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("agent.sock");
+    // Connections are made and nobody takes them, as of a process that was stopped.
+    let _frozen = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let mut settings = FleetSettings::new("run-1", Vec::new());
+    settings.agent = Some(socket.clone());
+    settings.timeouts.total = std::time::Duration::from_millis(200);
+    settings.timeouts.warning = std::time::Duration::from_millis(100);
+    let fleet = feedmill_client::Fleet::new(settings).unwrap();
+    let error = fleet.plan(STREAM).await.unwrap_err();
+    assert!(matches!(&error, ClientError::Agent { socket: named, .. } if *named == socket), "{error}");
+    let text = format!("the agent at {} has not answered for 200 ms: ", socket.display());
+    assert!(error.to_string().starts_with(&text), "{error}");
 }
 
 #[tokio::test]

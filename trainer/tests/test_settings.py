@@ -240,6 +240,9 @@ class Settings(unittest.TestCase):
                 loader(source).wait_ready()
         with self.assertRaisesRegex(ConfigError, "absent.yaml"):
             loader("absent.yaml").wait_ready()
+        for source in ("localhost:8470", "localhost:8470/", "10.0.0.1:8470/,10.0.0.2:8470/"):
+            with self.subTest(source), self.assertRaisesRegex(ConfigError, "begin with http://"):
+                loader(source).wait_ready()
 
     def test_a_mesh_gives_ranks(self) -> None:
         class Mesh:

@@ -11,7 +11,7 @@ use feedmill_text::record::record_id;
 use serde::{Deserialize, Serialize};
 
 use crate::order::RecordId;
-use crate::stream::{Records, Stream};
+use crate::stream::{Records, Stream, line_of};
 
 /// Records of one step: some milliseconds.
 const STEP_RECORDS: u64 = 8192;
@@ -88,6 +88,8 @@ pub struct Step {
     pub scanned: u64,
     /// Records to look at.
     pub of: u64,
+    /// Why nothing was found, where that is known.
+    pub why: Option<String>,
     /// Nothing is left to do.
     pub over: bool,
     /// It ended early, because enough was found.
@@ -180,12 +182,16 @@ impl Search {
                     step.found.extend(at.map(|record| self.found(dataset, record, *line)));
                 }
                 Wanted::Record(record) => {
-                    if let Some(line) = self.line_of(dataset, *record)? {
+                    let records = self.stream.datasets.get(dataset).map(|set| &set.records);
+                    if let Some(line) = records.map_or(Ok(None), |records| records.line_of(*record))? {
                         step.found.push(self.found(dataset, *record, line));
                     }
                 }
             }
             if !matches!(self.wanted, Wanted::Id(_)) {
+                if step.found.is_empty() {
+                    step.why = self.nothing_there(dataset)?;
+                }
                 self.scanned = 1;
                 self.left.clear();
             }
@@ -238,27 +244,28 @@ impl Search {
         Found { dataset: name.unwrap_or_default(), record_index: record, line, epoch: self.epoch, positions }
     }
 
-    fn line_of(&self, dataset: usize, record: u64) -> Result<Option<u64>, RecordReadError> {
-        match self.stream.datasets.get(dataset).map(|set| &set.records) {
-            Some(Records::Manifest(manifest)) if record < manifest.len() => {
-                line_of(manifest, record).map(Some)
+    /// Where the numbers that can be asked for end, for whoever asked for another one.
+    fn nothing_there(&self, dataset: usize) -> Result<Option<String>, RecordReadError> {
+        let Some(dataset) = self.stream.datasets.get(dataset) else { return Ok(None) };
+        let (name, count) = (&dataset.name, dataset.records.len());
+        Ok(match (&self.wanted, dataset.records.last_line()?) {
+            (Wanted::Line(line), Some(last)) if (1..=last).contains(line) => {
+                Some(format!("line {line} of {name} has no record: it is blank"))
             }
-            Some(Records::Table(table)) if record < table.len() => Ok(Some(record + 1)),
-            _ => Ok(None),
-        }
+            (Wanted::Line(line), Some(last)) => Some(format!(
+                "there is no line {line}: data set {name} has {count} records, the last one on line {last}; lines begin with 1"
+            )),
+            (Wanted::Record(record), Some(_)) => Some(format!(
+                "there is no record {record}: data set {name} has {count} records, 0 to {}",
+                count.saturating_sub(1)
+            )),
+            _ => None,
+        })
     }
 }
 
 fn records(stream: &Stream, dataset: usize) -> u64 {
     stream.datasets.get(dataset).map_or(0, |dataset| dataset.records.len())
-}
-
-fn line_of(manifest: &Manifest, record: u64) -> Result<u64, RecordReadError> {
-    match manifest.record(record) {
-        Ok(record) => Ok(record.line),
-        Err(RecordReadError::TooLong { line, .. }) => Ok(line),
-        Err(error) => Err(error),
-    }
 }
 
 /// The first record that begins in a line. Lines rise with records, so halving finds it in some reads.

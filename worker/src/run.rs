@@ -243,6 +243,14 @@ fn report_streams(loaded: &Loaded) {
                 missing_images_look_like = ?dataset.missing,
                 "data set"
             );
+            // What cannot be read now shows when it is served.
+            if let Ok(Some(past)) = dataset.excluded_past_the_end() {
+                tracing::warn!(
+                    stream = stream.name,
+                    dataset = dataset.name,
+                    "{past}: nothing is excluded by it"
+                );
+            }
             if let Records::Table(table) = &dataset.records
                 && table.largest_chunk_without_index() > LARGE_CHUNK_BYTES
             {

@@ -128,7 +128,11 @@ pub enum SettingsError {
         listen: SocketAddr,
     },
     /// The cache folder.
-    #[error("--cache-dir {} is no folder", path.display())]
+    #[error(
+        "--cache-dir {} {}",
+        path.display(),
+        if path.exists() { "is no folder; name another one" } else { "does not exist; make it" }
+    )]
     CacheDir {
         /// The folder.
         path: PathBuf,
@@ -223,6 +227,20 @@ mod tests {
     fn settings(words: &[&str]) -> Result<Settings, SettingsError> {
         let words = ["worker", "--pipeline", "p.yaml"].iter().chain(words);
         Settings::new(&Line::try_parse_from(words).unwrap().args)
+    }
+
+    /// It was "no folder", where there was nothing at all.
+    #[test]
+    fn a_cache_folder_that_does_not_exist_is_told_apart_from_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for (path, said) in
+            [(folder.path().join("absent"), "does not exist; make it"), (file, "is no folder")]
+        {
+            let error = settings(&["--cache-dir", path.to_str().unwrap()]).err().unwrap().to_string();
+            assert!(error.contains(&format!("{} {said}", path.display())), "{error}");
+        }
     }
 
     #[test]

@@ -120,6 +120,35 @@ async fn pictures_in_a_column_that_is_not_read_are_warned_of() {
     }
 }
 
+/// `exclude: [1, 1, 500]` of two records went through without a word.
+#[tokio::test]
+async fn excluded_lines_past_the_end_are_warned_of() {
+    let (processor, folder) = (processor_folder(), tempfile::tempdir().unwrap());
+    let line = json!({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]});
+    // The blank line counts: the last record is on line 3.
+    std::fs::write(folder.path().join("two.jsonl"), format!("{line}\n\n{line}\n")).unwrap();
+    for (exclude, said) in [
+        ("[1, 1, 3]", None),
+        ("[1, 4]", Some("exclude names line 4, the last record is on line 3")),
+        ("[9, 500]", Some("exclude names line 9 and 1 more, the last record is on line 3")),
+    ] {
+        let streams = format!(
+            "  - name: train\n    datasets: [{{name: two, uri: \"file://{}/two.jsonl\", exclude: {exclude}}}]\n",
+            folder.path().display()
+        );
+        let uri = format!("file://{}/", processor.path().display());
+        let report = checked(&pipeline(&document(&uri, SMALL, &streams)), options(Pictures::No), 1).await;
+        let kind = WarningKind::ExcludedPastTheEnd;
+        let found: Vec<&str> = report
+            .warnings
+            .iter()
+            .filter(|found| found.kind == kind)
+            .map(|found| found.detail.as_str())
+            .collect();
+        assert_eq!(found, Vec::from_iter(said), "{exclude}");
+    }
+}
+
 /// Rows of Parquet files hold their pictures; what is said of their samples is what is said of the same lines.
 #[tokio::test]
 async fn rows_of_parquet_files_are_checked_like_lines() {

@@ -149,13 +149,22 @@ async fn a_search_for_nonsense_says_what_can_be_asked() {
         assert_eq!(answer.status, 400, "{query}: {answer:?}");
         assert!(answer.json()["detail"].as_str().unwrap().contains(part), "{query}: {answer:?}");
     }
-    for query in
-        ["id=no-such-id", "dataset=golden&line=99999999", "dataset=golden&record=18446744073709551615"]
-    {
+    for (query, why) in [
+        ("id=no-such-id", ""),
+        ("dataset=golden&line=99999999", "there is no line 99999999: data set golden has "),
+        ("dataset=golden&line=0", "there is no line 0: data set golden has "),
+        (
+            "dataset=golden&record=18446744073709551615",
+            "there is no record 18446744073709551615: data set golden has ",
+        ),
+    ] {
         for epoch in [0, u64::MAX] {
             let lines = lines(&worker.get(&format!("/v1/streams/train/find?{query}&epoch={epoch}")).await);
             assert!(lines.iter().all(|line| line.get("found").is_none()), "{query}: {lines:?}");
-            assert_eq!(lines.last().unwrap()["done"], true);
+            let last = lines.last().unwrap();
+            assert_eq!(last["done"], true);
+            assert!(last["why"].as_str().unwrap_or_default().starts_with(why), "{query}: {last}");
+            assert_eq!(last.get("why").is_none(), why.is_empty(), "{query}: {last}");
         }
     }
     for path in [

@@ -138,6 +138,12 @@ fn what_cannot_start_says_which_setting() {
         ("decode: 1Gi", "decode: 64Mi", "limits.maxImagePixels"),
         ("/manifests/llava.jsonl", "/images/bad_zero.jpg", "has no records"),
         ("/manifests/llava.jsonl", "/smart_resize.csv", "whether its lines are json"),
+        // It was "none of the first 1 records", however many rows there are.
+        (
+            "/manifests/llava.jsonl",
+            "/parquet/types.parquet",
+            "no shape of records has the columns of its Parquet files, which are ",
+        ),
         ("fetch: 160Mi", "fetch: 1Mi", "spec.cache.fetch"),
         ("llava.jsonl", "absent.jsonl", "does not exist"),
         ("maxPixels: 32768", "maxPixels: 100", "spec.processor.minPixels"),

@@ -211,6 +211,9 @@ async fn a_manifest_that_changed_is_told_where_people_look() {
     let answer = worker.get(BATCH).await;
     assert_eq!(answer.status, 502, "{answer:?}");
     let remedy = answer.json()["remedy"].as_str().unwrap().to_owned();
+    // It was told twice what to do, in other words.
+    let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.ends_with("llava.jsonl changed after it was opened"), "{detail}");
     let problem = worker.get("/v1/status").await.json()["problems"][0].as_str().unwrap().to_owned();
     assert!(problem.starts_with("stream train, data set llava: the manifest has changed"), "{problem}");
     assert!(problem.ends_with(&remedy), "{problem}");

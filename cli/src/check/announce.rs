@@ -6,6 +6,7 @@ use anyhow::bail;
 use feedmill_worker::check::{Pictures, Requests};
 
 use crate::args::CheckArguments;
+use crate::output::tell;
 use crate::table::count;
 
 /// So many requests are made without asking: under a cent at AWS, a minute at most.
@@ -52,7 +53,7 @@ fn said(requests: &Requests, pictures: Pictures) -> String {
 /// More than `--max-requests`, or somebody who does not want them.
 pub fn ask(requests: &Requests, pictures: Pictures, arguments: &CheckArguments) -> anyhow::Result<()> {
     let said = said(requests, pictures);
-    eprintln!("{said}");
+    tell(&said);
     let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     match answer(requests.s3, arguments.max_requests, arguments.yes, terminal) {
         Answer::Go => Ok(()),

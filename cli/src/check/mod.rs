@@ -24,7 +24,7 @@ use feedmill_worker::settings::read_pipeline;
 
 use crate::args::CheckArguments;
 use crate::local::interrupt::Interrupt;
-use crate::output::print;
+use crate::output::{print, tell};
 use crate::scratch::Scratch;
 use crate::storage::Storage;
 use crate::usage::Usage;
@@ -80,7 +80,7 @@ async fn checked(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         signal = interrupt.wait() => return Ok(signal.exit_code()),
     };
     if check.goes_on() {
-        eprintln!("going on where the check before was interrupted");
+        tell("going on where the check before was interrupted");
     }
     let stop = check.stop();
     // The pass ends in order, so that the state is whole.
@@ -93,7 +93,7 @@ async fn checked(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     if matches!(passed, Ok(Pass::Stopped)) {
         // Only a signal stops it.
         let signal = watching.await.context("the signal is lost")?;
-        eprintln!("{}", interrupted(arguments.state.as_deref()));
+        tell(&interrupted(arguments.state.as_deref()));
         return Ok(signal.exit_code());
     }
     watching.abort();

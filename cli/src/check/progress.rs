@@ -9,6 +9,7 @@ use std::time::Duration;
 use feedmill_worker::check::CheckProgress;
 
 use crate::clock;
+use crate::output::tell;
 use crate::table::{bytes, count};
 
 /// On a terminal.
@@ -71,7 +72,7 @@ impl Shown {
         let line = line(pass, self.reading(), first.unwrap_or_default(), begun.elapsed(), self.terminal);
         self.draw(&line);
         if self.terminal {
-            eprintln!();
+            tell("");
         }
         result
     }

@@ -16,10 +16,12 @@ mod bad;
 mod check;
 /// Starts and watches everything until the ranks are done.
 mod drive;
-/// Ctrl-C.
+/// Ctrl-C and other ends.
 pub mod interrupt;
 /// Position by position: what came.
 mod ledger;
+/// The file that says where workers are.
+mod list;
 /// What workers say of themselves.
 mod monitor;
 /// Step by step: what was waited for.
@@ -36,13 +38,11 @@ mod view;
 mod workers;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
 use feedmill_client::FleetSettings;
 use feedmill_protocol::pipeline::ValidatedPipeline;
-use feedmill_worker::whole_file::WholeFile;
 
 use crate::args::LocalArguments;
 use crate::scratch::Scratch;
@@ -54,6 +54,7 @@ use check::Again;
 use drive::Drive;
 use interrupt::Interrupt;
 use ledger::Counts;
+use list::WorkerList;
 use serve::Serve;
 use view::Screen;
 use workers::{WorkerSettings, Workers};
@@ -66,7 +67,11 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
     let layout = arguments.layout().map_err(Usage::of)?;
     let pipeline = pipeline::read(&arguments.pipeline, &arguments.stream).map_err(Usage::of)?;
     check_arguments(arguments, &pipeline)?;
-    let listed = arguments.workers_file.as_deref().map(empty_list).transpose()?;
+    let listed = match arguments.workers_file.as_deref() {
+        // Better known now than when workers have started.
+        Some(path) => Some(WorkerList::take(path).await?),
+        None => None,
+    };
     let storage = Storage::start(&arguments.storage.embedded_s3).await.map_err(Usage::of)?;
     let scratch = Scratch::new("local").context("cannot make a folder for manifests")?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -87,9 +92,9 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
     if arguments.serve {
         let list = match listed {
             Some(list) => list,
-            None => WholeFile::at(&scratch.path().join("workers"))?,
+            None => WorkerList::take(&scratch.path().join("workers")).await?,
         };
-        let serve = Serve { arguments, pipeline: &pipeline, list, threads: settings.threads };
+        let mut serve = Serve { arguments, pipeline: &pipeline, list, threads: settings.threads };
         let served = serve.run(&mut workers, &mut screen, &mut interrupt).await;
         workers.stop().await;
         return served.map(|()| ExitCode::SUCCESS);
@@ -153,15 +158,6 @@ fn check_arguments(arguments: &LocalArguments, pipeline: &ValidatedPipeline) -> 
             .map_err(|error| Usage::of(anyhow!("--json: cannot write {}: {error}", path.display())))?;
     }
     Ok(())
-}
-
-/// Nobody is there yet; better known now than when workers have started.
-fn empty_list(path: &Path) -> anyhow::Result<WholeFile> {
-    let made = WholeFile::at(path).and_then(|list| list.replace(|_| Ok(())).map(|()| list));
-    made.map_err(|error| {
-        let path = path.display();
-        Usage::of(anyhow!("--workers-file: cannot write {path}: {error}; name a file that feedmill may make"))
-    })
 }
 
 /// The second reading; None when a signal came.

@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use feedmill_client::{Endpoint, StreamPlan};
+use anyhow::{anyhow, bail};
+use feedmill_client::{Endpoint, Fleet, StreamPlan};
 use feedmill_protocol::pipeline::ValidatedPipeline;
-use feedmill_worker::whole_file::WholeFile;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -15,11 +14,13 @@ use tokio::time::Instant;
 use super::autoscale::Autoscale;
 use super::drive::counted;
 use super::interrupt::Interrupt;
+use super::list::WorkerList;
 use super::monitor::{self, Statuses, VIEW_EVERY};
 use super::view::{Screen, WorkerReading, worker_lines};
 use super::workers::{Ended, Workers};
 use crate::args::LocalArguments;
 use crate::clock;
+use crate::usage::Usage;
 
 /// More workers than this ending by themselves within [`SOON`] is no bad luck.
 const MAX_LOST: usize = 3;
@@ -37,7 +38,7 @@ pub struct Serve<'a> {
     /// The pipeline.
     pub pipeline: &'a ValidatedPipeline,
     /// The file that says where workers are.
-    pub list: WholeFile,
+    pub list: WorkerList,
     /// Threads of each worker.
     pub threads: u32,
 }
@@ -48,27 +49,52 @@ impl Serve<'_> {
     /// # Errors
     /// Workers that do not start, or end again and again; a list that cannot be written.
     pub async fn run(
-        &self,
+        &mut self,
         workers: &mut Workers,
         screen: &mut Screen,
         interrupt: &mut Interrupt,
     ) -> anyhow::Result<()> {
         let begun = monitor::begin(workers, &self.arguments.stream, screen, interrupt).await?;
         let Some((fleet, plan)) = begun else { return Ok(()) };
-        self.write(&workers.endpoints())?;
+        if let Some(lost) = self.list.write(&workers.endpoints())? {
+            return Err(Usage::of(anyhow!("--workers-file: {lost}")));
+        }
         screen.say(&self.announcement(workers, &plan));
+        let served = self.serve(fleet, &plan, workers, screen, interrupt).await;
+        // Whoever comes now hears that nobody is there, and asks no ports that may be others' by then.
+        let emptied = self.list.write(&[]);
+        let (view, scale) = served?;
+        screen.clear();
+        if let Some(lost) = emptied? {
+            screen.say(&lost);
+        }
+        screen.say(&format!("served {} samples; ending", view.served()));
+        if let Some(scale) = scale {
+            screen.say(&format!("autoscale: {}", scale.summary()));
+        }
+        Ok(())
+    }
+
+    /// Until a signal comes: what was served then.
+    async fn serve(
+        &mut self,
+        fleet: Fleet,
+        plan: &StreamPlan,
+        workers: &mut Workers,
+        screen: &mut Screen,
+        interrupt: &mut Interrupt,
+    ) -> anyhow::Result<(View, Option<Autoscale>)> {
         let (said, mut statuses) = watch::channel(Statuses::new());
         let mut beside = JoinSet::new();
         beside.spawn(monitor::poll(fleet.clone(), said, self.arguments.every(2, VIEW_EVERY)));
-        let lead = |_: &Workers, to: Vec<Endpoint>| {
-            self.write(&to)?;
+        let list = &mut self.list;
+        let mut lead = |to: Vec<Endpoint>| {
+            let said = list.write(&to)?;
             fleet.set_workers(to);
-            Ok(())
+            anyhow::Ok(said)
         };
-        let mut scale = self
-            .arguments
-            .autoscale
-            .then(|| Autoscale::new(self.arguments, &plan, workers.endpoints().len()));
+        let mut scale =
+            self.arguments.autoscale.then(|| Autoscale::new(self.arguments, plan, workers.endpoints().len()));
         let (mut view, mut lost, began) = (View::new(), Lost::default(), clock::now());
         loop {
             tokio::select! {
@@ -80,27 +106,26 @@ impl Serve<'_> {
                     workers.replace(ended.index).await?;
                     let endpoints = workers.endpoints();
                     let now = endpoints.get(ended.index).map(Endpoint::to_string).unwrap_or_default();
-                    lead(workers, endpoints)?;
+                    let lost_list = lead(endpoints)?;
                     screen.say(&format!("worker {} ended ({}); another one is at {now}", ended.name, ended.status));
+                    lost_list.iter().for_each(|said| screen.say(said));
                 }
                 Ok(()) = statuses.changed() => {
                     let statuses = statuses.borrow_and_update().clone();
                     screen.draw_on_terminal(&view.lines(&statuses, &workers.names().into_iter().collect()));
                     if let Some(scale) = &mut scale {
+                        let mut lost_list = None;
+                        let lead = |_: &Workers, to: Vec<Endpoint>| {
+                            lost_list = lead(to)?;
+                            Ok(())
+                        };
                         scale.act(&statuses, workers, screen, clock::now() - began, READ_AGAIN, lead).await?;
+                        lost_list.iter().for_each(|said| screen.say(said));
                     }
                 }
-                _ = interrupt.wait() => break,
+                _ = interrupt.wait() => return Ok((view, scale)),
             }
         }
-        // Whoever comes now hears that nobody is there, and asks no ports that may be others' by then.
-        self.write(&[])?;
-        screen.clear();
-        screen.say(&format!("served {} samples; ending", view.served()));
-        if let Some(scale) = scale {
-            screen.say(&format!("autoscale: {}", scale.summary()));
-        }
-        Ok(())
     }
 
     fn announcement(&self, workers: &Workers, plan: &StreamPlan) -> String {
@@ -120,13 +145,6 @@ impl Serve<'_> {
             urls.join(","),
             std::path::absolute(self.list.path()).unwrap_or_else(|_| self.list.path().to_owned()).display(),
         )
-    }
-
-    /// Writes where the workers are; whoever reads meanwhile finds the former list or this one.
-    fn write(&self, workers: &[Endpoint]) -> anyhow::Result<()> {
-        self.list
-            .replace(|out| workers.iter().try_for_each(|endpoint| writeln!(out, "{endpoint}")))
-            .with_context(|| format!("cannot write {}", self.list.path().display()))
     }
 }
 

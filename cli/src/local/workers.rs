@@ -14,6 +14,8 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::output::tell;
+
 /// So many lines of a worker's log are kept, to be shown when it ends unasked.
 const LOG_LINES: usize = 20;
 
@@ -326,7 +328,7 @@ impl Log {
         let mut lines = BufReader::new(source).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             if let Some(prefix) = &prefix {
-                eprintln!("{prefix}: {line}");
+                tell(&format!("{prefix}: {line}"));
             }
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if kept.len() == LOG_LINES {

@@ -17,6 +17,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use feedmill_protocol::http::{PATH_PLAN, PATH_REPORTS};
 use feedmill_protocol::local::Ask;
@@ -151,12 +152,30 @@ impl Agent {
         }
     }
 
+    /// That the agent does not answer, for whoever has waited so long for it in vain.
+    pub(crate) fn unreachable(&self, waited: Duration) -> Option<ClientError> {
+        let never = self.lending.stats().connections == 0;
+        let (away, reason) = match self.reach.borrow().clone() {
+            Reach::Gone { reason, .. } if never => (waited, reason),
+            Reach::Gone { since, reason } => (chance::now() - since, reason),
+            Reach::There if never => (waited, "it does not answer the hello".to_owned()),
+            Reach::There => return None,
+        };
+        Some(ClientError::Agent { socket: self.socket.clone(), away, reason })
+    }
+
+    /// Says in the history who is asked in the workers' stead.
+    fn note(&self, history: &SharedHistory) {
+        history.note(Some(format!("by way of the agent at {}", self.socket.display())));
+    }
+
     /// Asks for one range, for as long as it takes; whoever waits decides how long that is.
     pub(crate) async fn pursue(
         &self,
         request: &BatchRequest,
         history: &SharedHistory,
     ) -> Result<Batch, ClientError> {
+        self.note(history);
         let begin = chance::now();
         let needed_at = begin + request.need.min(LONGEST_NEED);
         let mut failures = 0u32;
@@ -207,6 +226,7 @@ impl Agent {
     /// The plan of a stream, asked again while the agent has none.
     pub(crate) async fn plan(&self, stream: &str) -> Result<StreamPlan, ClientError> {
         let history = SharedHistory::default();
+        self.note(&history);
         let begin = chance::now();
         let asked = self.unless_gone(async {
             let mut failures = 0u32;
@@ -232,7 +252,12 @@ impl Agent {
         });
         let waited = self.timeouts.total;
         tokio::time::timeout(waited, asked).await.unwrap_or_else(|_| {
-            Err(ClientError::NoAnswer { path: PATH_PLAN, waited, history: history.snapshot() })
+            let history = history.snapshot();
+            Err(self.unreachable(waited).unwrap_or(ClientError::NoAnswer {
+                path: PATH_PLAN,
+                waited,
+                history,
+            }))
         })
     }
 
@@ -249,6 +274,7 @@ impl Agent {
     /// Gives a rank's report to the agent, which passes it on.
     pub(crate) async fn report(&self, report: &RankReport) -> Result<(), ClientError> {
         let history = SharedHistory::default();
+        self.note(&history);
         let begin = chance::now();
         let asked = async {
             let connection = self.connection().await;
@@ -269,11 +295,11 @@ impl Agent {
         match tokio::time::timeout(self.timeouts.control, asked).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(Some(error))) => Err(error),
-            Ok(Err(None)) | Err(_) => Err(ClientError::NoAnswer {
-                path: PATH_REPORTS,
-                waited: chance::now() - begin,
-                history: history.snapshot(),
-            }),
+            Ok(Err(None)) | Err(_) => {
+                let (waited, history) = (chance::now() - begin, history.snapshot());
+                let unanswered = ClientError::NoAnswer { path: PATH_REPORTS, waited, history };
+                Err(self.unreachable(waited).unwrap_or(unanswered))
+            }
         }
     }
 }

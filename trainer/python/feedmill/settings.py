@@ -19,7 +19,7 @@ def is_fleet(source: str | list[str]) -> bool:
 
 
 #: What looks like a worker's address whose scheme was left out.
-_BARE_ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+_BARE_ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/?")
 
 
 def check_file(source: str) -> None:

@@ -19,7 +19,7 @@ use super::warning::{Warning, warnings};
 use super::{BadFound, CheckError, Pictures, Shared, Written};
 use crate::make::read::{PictureSource, interpret};
 use crate::order::RecordId;
-use crate::stream::Dataset;
+use crate::stream::{Dataset, PastTheEnd};
 
 /// Raised when a field changes its meaning or goes; new fields may come.
 pub const FORMAT: u32 = 1;
@@ -103,6 +103,9 @@ pub struct DatasetReport {
     pub shape_detected: bool,
     /// Columns that the pipeline names and none of the first records has.
     pub unused_columns: Vec<String>,
+    /// Excluded lines that come after the last record.
+    #[serde(skip)]
+    pub excluded_past_the_end: Option<PastTheEnd>,
     /// Columns of the first records that look like pictures and are not read.
     pub unread_pictures: Vec<String>,
     /// Bad records by class.
@@ -331,6 +334,8 @@ fn dataset_report(
     let (unused_columns, unread_pictures) = first_columns(dataset);
     Ok(DatasetReport {
         unused_columns,
+        // What cannot be read any more is an error elsewhere.
+        excluded_past_the_end: dataset.excluded_past_the_end().ok().flatten(),
         unread_pictures,
         name: dataset.name.clone(),
         uri: dataset.uri().to_owned(),

@@ -39,6 +39,8 @@ macro_rules! warning_kinds {
 warning_kinds! {
     /// A column that the pipeline names and the first records do not have.
     UnusedColumn = "unused_column", "mend the name in columns, or remove it: the usual names are not looked for while it stands there";
+    /// An excluded line that no record has.
+    ExcludedPastTheEnd = "excluded_past_the_end", "nothing is excluded by such a line: mend its number, or remove it";
     /// A column that looks like pictures and is not read.
     UnreadPictures = "unread_pictures", "if these are the records' pictures, name the column: columns: {image: NAME}; without it they are trained on as text";
     /// Assistant turns without text.
@@ -103,6 +105,9 @@ pub(super) fn warnings(report: &Report) -> Vec<Warning> {
         for column in &dataset.unused_columns {
             let detail = format!("columns names {column:?}, which none of the first records has");
             warn(WarningKind::UnusedColumn, name, 0, detail);
+        }
+        if let Some(past) = &dataset.excluded_past_the_end {
+            warn(WarningKind::ExcludedPastTheEnd, name, past.count, past.to_string());
         }
         let without = dataset.pictures_per_record.get(&0).copied().unwrap_or(0);
         for column in dataset.unread_pictures.iter().filter(|_| without > 0) {

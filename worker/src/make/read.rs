@@ -133,7 +133,11 @@ pub(crate) fn interpret(
             Attempt::Bad(Fault { class: BadClass::LineTooLong, line, key: None, detail: error.to_string() })
         }
         _ => {
-            let detail = with_causes(&error);
+            let detail = match &error {
+                // In its own words it has a remedy as well.
+                RecordReadError::Changed { uri } => format!("the manifest {uri} changed after it was opened"),
+                error => with_causes(error),
+            };
             if matches!(error, RecordReadError::Changed { .. }) {
                 dataset.note_changed(&stream.name, &detail);
             }

@@ -264,7 +264,7 @@
           byId('bar').value = line.scanned;
           byId('scanned').textContent = `${number(line.scanned)} of ${number(line.of)} records looked at, ${number(hits)} found`;
         }
-        if (line.done && hits === 0) byId('found').replaceChildren(element('p', {}, 'There is no such record.'));
+        if (line.done && hits === 0) byId('found').replaceChildren(element('p', {}, line.why ? `There is no such record: ${line.why}.` : 'There is no such record.'));
         if (line.more) byId('found').append(element('p', {}, 'There may be more; these are the first.'));
       });
       first()?.focus();

@@ -190,6 +190,9 @@ fn lines(step: &Step) -> Vec<u8> {
     if step.over {
         last["done"] = true.into();
         last["more"] = step.more.into();
+        if let Some(why) = &step.why {
+            last["why"] = why.as_str().into();
+        }
     }
     lines.extend(line(&last));
     lines

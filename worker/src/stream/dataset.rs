@@ -69,6 +69,26 @@ impl Records {
         self.len() == 0
     }
 
+    /// The 1-based line of a record, which is the row in Parquet files; None when there are fewer. Reads a manifest from the disk.
+    ///
+    /// # Errors
+    /// A manifest that cannot be read any more.
+    pub fn line_of(&self, record: u64) -> Result<Option<u64>, RecordReadError> {
+        match self {
+            _ if record >= self.len() => Ok(None),
+            Records::Manifest(manifest) => line_of(manifest, record).map(Some),
+            Records::Table(_) => Ok(record.checked_add(1)),
+        }
+    }
+
+    /// The line of the last record. As [`Records::line_of`].
+    ///
+    /// # Errors
+    /// As for [`Records::line_of`].
+    pub fn last_line(&self) -> Result<Option<u64>, RecordReadError> {
+        self.len().checked_sub(1).map_or(Ok(None), |last| self.line_of(last))
+    }
+
     /// What they stand in, for people.
     pub(super) fn what(&self) -> &'static str {
         match self {
@@ -104,6 +124,15 @@ impl Records {
             Records::Manifest(manifest) => ("manifest", manifest.digest()),
             Records::Table(table) => ("table", table.digest()),
         }
+    }
+}
+
+/// The line of a record that a manifest has.
+pub(crate) fn line_of(manifest: &Manifest, record: u64) -> Result<u64, RecordReadError> {
+    match manifest.record(record) {
+        Ok(record) => Ok(record.line),
+        Err(RecordReadError::TooLong { line, .. }) => Ok(line),
+        Err(error) => Err(error),
     }
 }
 
@@ -160,6 +189,15 @@ pub enum DatasetError {
     /// No shape.
     #[error("the shape of its records cannot be told")]
     Shape(#[from] ShapeError),
+    /// No shape has the columns of its Parquet files.
+    #[error(
+        "no shape of records has the columns of its Parquet files, which are {known}: name the shape by recordFormat and its \
+         columns by columns, or write a template"
+    )]
+    NoShape {
+        /// What there is.
+        known: String,
+    },
     /// The images.
     #[error("its images at {base} cannot be reached")]
     Images {
@@ -169,6 +207,28 @@ pub enum DatasetError {
         #[source]
         source: FetchError,
     },
+}
+
+/// Excluded lines that no record can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastTheEnd {
+    /// The first of them.
+    pub first: u64,
+    /// How many there are.
+    pub count: u64,
+    /// The last record's line.
+    pub last_line: u64,
+}
+
+impl std::fmt::Display for PastTheEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { first, count, last_line } = self;
+        write!(f, "exclude names line {first}")?;
+        if *count > 1 {
+            write!(f, " and {} more", count - 1)?;
+        }
+        write!(f, ", the last record is on line {last_line}")
+    }
 }
 
 impl Dataset {
@@ -253,6 +313,19 @@ impl Dataset {
         })
     }
 
+    /// The excluded lines that come after the last record: they exclude nothing.
+    ///
+    /// # Errors
+    /// As for [`Records::line_of`].
+    pub fn excluded_past_the_end(&self) -> Result<Option<PastTheEnd>, RecordReadError> {
+        if self.exclude.is_empty() {
+            return Ok(None);
+        }
+        let last_line = self.records.last_line()?.unwrap_or(0);
+        let past = || self.exclude.iter().copied().filter(|line| *line > last_line);
+        Ok(past().min().map(|first| PastTheEnd { first, count: past().count() as u64, last_line }))
+    }
+
     /// Notes that the records are what they were, after all or again.
     pub(crate) fn note_unchanged(&self) {
         self.changed.store(false, Ordering::Relaxed);
@@ -315,13 +388,17 @@ async fn open_table(
         Some(shape) if spec.columns.is_empty() => shape,
         _ => {
             let example = row_of(Table::example(stores, &spec.uri).await?)?;
+            let known = || example.fields.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             if let Some(column) = spec.columns.values().find(|name| !example.fields.contains_key(*name)) {
-                let known: Vec<&str> = example.fields.keys().map(String::as_str).collect();
-                return Err(DatasetError::NoColumn { column: column.clone(), known: known.join(", ") });
+                return Err(DatasetError::NoColumn { column: column.clone(), known: known() });
             }
             match named {
                 Some(shape) => shape,
-                None => detect_shape_of_rows(std::iter::once(&example), &columns)?,
+                None => match detect_shape_of_rows(std::iter::once(&example), &columns) {
+                    // Of columns there is one example, however many rows.
+                    Err(ShapeError::Unknown { .. }) => return Err(DatasetError::NoShape { known: known() }),
+                    told => told?,
+                },
             }
         }
     };

@@ -23,7 +23,8 @@ use feedmill_source::{ManifestSettings, Progress, Stores};
 use crate::order::{Order, OrderError, RecordId, Share};
 
 pub use cells::{DoubleName, row_of, text_and_blobs};
-pub use dataset::{Dataset, DatasetError, Records};
+pub(crate) use dataset::line_of;
+pub use dataset::{Dataset, DatasetError, PastTheEnd, Records};
 pub use processor::{Processor, ProcessorError};
 
 /// So many candidates are tried after the assigned record (preprocessing rules §8).
