@@ -49,6 +49,8 @@ async fn checked(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         // Better now than after an hour.
         std::fs::write(path, "").with_context(|| format!("cannot write {}", path.display()))?;
     }
+    // From here on there is something to take away.
+    let mut interrupt = Interrupt::new()?;
     let storage = Storage::start(&arguments.storage.embedded_s3).await?;
     let cache = Scratch::new("manifests").context("cannot make a folder for manifests")?;
     let machine = Options {
@@ -72,7 +74,6 @@ async fn checked(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         duplicates: !arguments.no_duplicates,
         requests_in_flight: arguments.requests.map(|most| most as usize),
     };
-    let mut interrupt = Interrupt::new()?;
     let opening =
         Check::open(&pipeline, options, machine, arguments.state.as_deref(), arguments.bad.as_deref());
     let mut check = tokio::select! {

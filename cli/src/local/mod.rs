@@ -72,6 +72,8 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
         Some(path) => Some(WorkerList::take(path).await?),
         None => None,
     };
+    // From here on there is something to take away.
+    let mut interrupt = Interrupt::new()?;
     let storage = Storage::start(&arguments.storage.embedded_s3).await.map_err(Usage::of)?;
     let scratch = Scratch::new("local").context("cannot make a folder for manifests")?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -82,7 +84,6 @@ pub async fn run(arguments: &LocalArguments) -> anyhow::Result<ExitCode> {
         s3: storage.as_ref().map(|storage| (storage.endpoint(), storage.keys())),
         verbose: arguments.verbose,
     };
-    let mut interrupt = Interrupt::new()?;
     let begun = clock::now();
     let mut workers = tokio::select! {
         started = Workers::start(settings.clone(), arguments.workers) => started?,
