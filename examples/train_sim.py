@@ -5,6 +5,7 @@ had happened.
     python examples/train_sim.py pipeline.yaml                   # workers are started on this machine
     feedmill local pipeline.yaml --serve                         # in another terminal: workers that go on, and where they are
     python examples/train_sim.py http://127.0.0.1:8470           # those: the same chain
+    feedmill local examples/quickstart/pipeline.yaml --embedded-s3 quickstart=examples/quickstart/bucket --serve    # without data of your own
     torchrun --nproc-per-node 4 examples/train_sim.py ...        # ranks from RANK and WORLD_SIZE
 """
 

@@ -204,7 +204,8 @@ impl Fleet {
         let mut round = 0u32;
         loop {
             let changed = self.inner.changed.notified();
-            let error = match self.report(&RankReport { begin: Some(begin), ..meter.report() }).await {
+            let error = match self.report(&RankReport { begin: Some(begin.clone()), ..meter.report() }).await
+            {
                 Err(error @ (ClientError::NoAnswer { .. } | ClientError::Agent { .. })) => error,
                 other => return other,
             };

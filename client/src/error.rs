@@ -73,10 +73,11 @@ pub enum ClientError {
         /// Data set, line, object and remedy, as the worker names them.
         problem: Box<Problem>,
     },
-    /// Every live worker reads by another plan than this trainer.
+    /// Every live worker reads by another plan than this trainer, which had its own from a worker when it began, or from a checkpoint.
     #[error(
-        "no worker has plan {expected} of stream {stream:?} for range {range}: {}; deploy the pipeline \
-         that the checkpoint was written with, or accept the new plan",
+        "no worker has plan {expected} of stream {stream:?} for range {range}: {}; the data or \
+         the pipeline are not those that this reader began with: put those back, or begin anew with what is there now (from a checkpoint: \
+         accept the new plan)",
         list(.workers)
     )]
     OtherPlan {

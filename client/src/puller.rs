@@ -10,7 +10,7 @@ use feedmill_protocol::http::DEATHS_THAT_MAKE_SUSPECT;
 use feedmill_protocol::plan::PlanDigest;
 use feedmill_protocol::position::Range;
 use feedmill_protocol::ranks::RankLayout;
-use feedmill_protocol::report::RunBegin;
+use feedmill_protocol::report::{RunBegin, RunEnd};
 use tokio::task::JoinHandle;
 
 use crate::batch::Batch;
@@ -142,25 +142,25 @@ impl Puller {
     /// It takes no batch and counts as no waiting. After [`Self::follow`] it does all that again.
     ///
     /// # Errors
-    /// [`ClientError::RunMismatch`] when another rank of the run announced another stream, global batch, size,
-    /// micro batch or begin; what [`Fleet::fetch`] gives for the first range; nobody to announce it to within
-    /// `timeouts.total`.
+    /// [`ClientError::RunMismatch`] when another rank of the run announced another stream, plan, global batch, size,
+    /// micro batch, begin, end or skips, also when this one has come to its end already; what [`Fleet::fetch`] gives
+    /// for the first range; nobody to announce it to within `timeouts.total`.
     pub async fn wait_ready(&mut self) -> Result<(), ClientError> {
         self.begin();
         self.fill(1, &self.known());
-        let Next::Batch(place) = self.course.batch(self.taken)? else { return Ok(()) };
-        let begin = RunBegin {
-            global_batch: place.layout.global_batch(),
-            micro_batch: place.layout.micro_batch(),
-            consumed: place.consumed,
-        };
-        let Some(first) = self.window.front_mut() else { return Ok(()) };
+        let Some(begin) = self.run_begin()? else { return Ok(()) };
         let (fleet, meter) = (&self.fleet, &self.meter);
         let announced = async {
             match self.announced {
                 true => Ok(()),
                 false => fleet.announce(meter, begin).await,
             }
+        };
+        let Some(first) = self.window.front_mut() else {
+            // It has come to its end, where others may go on.
+            announced.await?;
+            self.announced = true;
+            return Ok(());
         };
         // At once: the time limit of one does not begin when that of the other is over.
         tokio::try_join!(announced, first.settle(fleet))?;
@@ -309,6 +309,25 @@ impl Puller {
         {
             self.reports = Some(Reports::begin(self.fleet.clone(), self.meter.clone(), every));
         }
+    }
+
+    /// What the ranks of the run must agree on; None where the course does not know how it goes on.
+    fn run_begin(&self) -> Result<Option<RunBegin>, ClientError> {
+        let (layout, consumed) = match self.course.batch(self.taken)? {
+            Next::Batch(place) => (place.layout, place.consumed),
+            Next::End => match self.course.first_layout() {
+                Some(layout) => (layout, self.course.consumed_after(self.taken)),
+                None => return Ok(None),
+            },
+            Next::Unknown => return Ok(None),
+        };
+        Ok(Some(RunBegin {
+            global_batch: layout.global_batch(),
+            micro_batch: layout.micro_batch(),
+            consumed,
+            skips: Some(self.course.skips().written()),
+            end: Some(RunEnd { position: self.course.stop(), last_step: self.course.last_step() }),
+        }))
     }
 
     /// The first range of the window has failed for good.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use feedmill_protocol::report::RankReport;
+use feedmill_protocol::report::{RankReport, UNKNOWN_PLAN};
 use tokio::time::Instant;
 
 use crate::chance;
@@ -320,7 +320,7 @@ impl Meter {
         RankReport {
             run: self.reporter.run.clone(),
             stream: self.reporter.stream.clone(),
-            plan: plan.map_or("unknown".to_owned(), |plan| plan.to_string()),
+            plan: plan.map_or(UNKNOWN_PLAN.to_owned(), |plan| plan.to_string()),
             rank: self.reporter.rank,
             size: self.reporter.size,
             process: self.reporter.process.clone(),

@@ -217,8 +217,12 @@ async fn ready_is_a_batch_in_hand_and_ranks_that_agree() {
     assert_eq!((puller.stats().batches, puller.stats().waited), (0, Duration::ZERO));
     worker.log(|log| {
         assert_eq!(log.reports.len(), 1, "announced once");
-        let begin = log.reports[0].begin.unwrap();
+        let begin = log.reports[0].begin.clone().unwrap();
         assert_eq!((begin.global_batch, begin.micro_batch, begin.consumed), (4, 2, 32));
+        assert_eq!(
+            (begin.skips.as_deref(), begin.end.unwrap().position),
+            (Some(""), puller_settings(2).stop)
+        );
     });
     assert_eq!(read(&mut puller, 1).await[0].range().start(), 32);
 

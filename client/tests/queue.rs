@@ -343,7 +343,7 @@ async fn a_rank_that_goes_on_elsewhere_says_so_when_it_is_asked_to_be_ready() {
     let error = puller.wait_ready().await.unwrap_err();
     assert!(matches!(error, ClientError::RunMismatch { .. }), "{error}");
     let begins: Vec<u64> = worker.log(|log| {
-        log.reports.iter().filter_map(|report| report.begin).map(|begin| begin.consumed).collect()
+        log.reports.iter().filter_map(|report| report.begin.as_ref()).map(|begin| begin.consumed).collect()
     });
     assert_eq!(begins, [32, 40]);
 }

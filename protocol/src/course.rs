@@ -6,12 +6,18 @@
 //! plus the positions skipped before it. A stretch that is skipped begins where a step begins, so no step,
 //! and no micro batch, ever spans one.
 
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
 use crate::position::{POSITION_END, Range, RangeError};
 use crate::ranks::{LayoutError, Rank, RankLayout};
 
 /// Stretches of positions that a trainer leaves out, sorted, none touching another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Skips(Vec<Range>);
+
+/// So many stretches are written out; of more a hash stands for the rest, so that a report keeps within its bounds.
+const WRITTEN_STRETCHES: usize = 16;
 
 /// Why a course cannot be followed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +80,21 @@ impl Skips {
         self.0.iter().copied()
     }
 
+    /// `start-end,start-end` in order, empty without any: alike for alike skips, however they were given. Of more than 16 stretches the first
+    /// 16, then `,+N:HASH`: how many more, and the first 16 hexadecimal digits of SHA-256 over the whole text.
+    #[must_use]
+    pub fn written(&self) -> String {
+        let texts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        let Some((shown, rest)) =
+            texts.split_at_checked(WRITTEN_STRETCHES).filter(|(_, rest)| !rest.is_empty())
+        else {
+            return texts.join(",");
+        };
+        let digest = Sha256::digest(texts.join(","));
+        let hash: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        format!("{},+{}:{hash}", shown.join(","), rest.len())
+    }
+
     /// Where the sample stands before which `consumed` others were consumed.
     #[must_use]
     pub fn position(&self, consumed: u64) -> u64 {
@@ -105,7 +126,8 @@ impl Skips {
 }
 
 /// What becomes of the step that crosses the trainer's end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LastStep {
     /// It is made; rows at or past the end are filler.
     #[default]
@@ -161,6 +183,8 @@ pub struct Course {
     stop: Option<u64>,
     last_step: LastStep,
     stretches: Vec<Stretch>,
+    /// The step for which the end left no place.
+    beyond: Option<RankLayout>,
 }
 
 impl Course {
@@ -181,6 +205,7 @@ impl Course {
             stop: None,
             last_step: LastStep::Pad,
             stretches: Vec::new(),
+            beyond: None,
         })
     }
 
@@ -230,6 +255,7 @@ impl Course {
     pub fn add_step(&mut self, global_batch: u64) -> Result<bool, CourseError> {
         let stretch = self.stretch(global_batch, Some(1))?;
         if self.steps_to_end(&stretch) == Some(0) {
+            self.beyond = Some(stretch.layout);
             return Ok(false);
         }
         let start = self.skips.position(stretch.consumed);
@@ -302,6 +328,12 @@ impl Course {
         stretch.consumed.saturating_add(steps.saturating_mul(stretch.layout.global_batch()))
     }
 
+    /// The first step's size and division, also where the end leaves no place for it; None where it is not known.
+    #[must_use]
+    pub fn first_layout(&self) -> Option<RankLayout> {
+        self.stretches.first().map(|stretch| stretch.layout).or(self.beyond)
+    }
+
     /// How many steps are left to the end when all have this size, from `consumed` on; None = no end.
     #[must_use]
     pub fn steps_left(&self, consumed: u64, global_batch: u64) -> Option<u64> {
@@ -322,6 +354,18 @@ impl Course {
     #[must_use]
     pub fn stop(&self) -> Option<u64> {
         self.stop
+    }
+
+    /// What becomes of the step that crosses it.
+    #[must_use]
+    pub fn last_step(&self) -> LastStep {
+        self.last_step
+    }
+
+    /// The stretches that are left out.
+    #[must_use]
+    pub fn skips(&self) -> &Skips {
+        &self.skips
     }
 
     fn stretch(&self, global_batch: u64, steps: Option<u64>) -> Result<Stretch, CourseError> {

@@ -7,9 +7,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::bad::BadClass;
+use crate::course::LastStep;
 
 /// The most bytes a report may have.
 pub const MAX_REPORT_BYTES: usize = 4096;
+
+/// What a rank calls its plan before it knows it.
+pub const UNKNOWN_PLAN: &str = "unknown";
 
 /// What one rank says of its own queue, every 2 s, also while it starves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,7 +22,7 @@ pub struct RankReport {
     pub run: String,
     /// The stream it reads.
     pub stream: String,
-    /// The plan it reads by.
+    /// The plan it reads by; [`UNKNOWN_PLAN`] before it knows.
     pub plan: String,
     /// Data-parallel rank.
     pub rank: u32,
@@ -67,9 +71,12 @@ pub struct RankReport {
     pub begin: Option<RunBegin>,
 }
 
-/// What, beside stream and size, all ranks of a run begin with. Ranks that differ in one of these read
-/// some positions twice and others never.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The most bytes of [`RunBegin::skips`]: 17 stretches of the longest numbers, and more.
+const MAX_SKIPS_BYTES: usize = 1024;
+
+/// What, beside stream, plan and size, all ranks of a run begin with. Ranks that differ in one of these read
+/// some positions twice and others never, or one ends while others go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunBegin {
     /// `G` of the first step.
     pub global_batch: u64,
@@ -77,6 +84,21 @@ pub struct RunBegin {
     pub micro_batch: u64,
     /// Samples consumed before the first step.
     pub consumed: u64,
+    /// The stretches that are left out, as [`Skips::written`](crate::course::Skips::written) has them; None from those that do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skips: Option<String>,
+    /// Where it ends; None from those that do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<RunEnd>,
+}
+
+/// Where a rank ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunEnd {
+    /// The first position that is not read; None = it reads on for ever.
+    pub position: Option<u64>,
+    /// What becomes of the step that crosses it.
+    pub last_step: LastStep,
 }
 
 /// A report that cannot be taken.
@@ -85,6 +107,11 @@ pub enum ReportError {
     /// A name that is empty, long or not plain.
     #[error("report field {0:?} must have 1 to 128 characters out of letters, digits and ._:/@-")]
     Name(&'static str),
+    /// Skips that are long or not plain.
+    #[error(
+        "report field \"begin.skips\" must have at most {MAX_SKIPS_BYTES} characters out of digits, a to f and -,+:"
+    )]
+    Skips,
     /// A rank outside the size, or a size of 0.
     #[error("report says rank {rank} of {size}")]
     Rank {
@@ -99,7 +126,7 @@ impl RankReport {
     /// Checks what a stranger sent.
     ///
     /// # Errors
-    /// Names that could not be labels, a rank outside its size.
+    /// Names that could not be labels, skips that are none, a rank outside its size.
     pub fn check(&self) -> Result<(), ReportError> {
         for (field, value) in [("run", &self.run), ("stream", &self.stream), ("plan", &self.plan)] {
             if !is_plain(value) {
@@ -108,6 +135,18 @@ impl RankReport {
         }
         if !self.process.is_empty() && !is_plain(&self.process) {
             return Err(ReportError::Name("process"));
+        }
+        let is_written = |skips: &str| {
+            let plain = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'-' | b',' | b'+' | b':');
+            skips.len() <= MAX_SKIPS_BYTES && skips.bytes().all(plain)
+        };
+        if self
+            .begin
+            .as_ref()
+            .and_then(|begin| begin.skips.as_deref())
+            .is_some_and(|skips| !is_written(skips))
+        {
+            return Err(ReportError::Skips);
         }
         if self.rank >= self.size {
             return Err(ReportError::Rank { rank: self.rank, size: self.size });

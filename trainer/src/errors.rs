@@ -35,6 +35,11 @@ pub fn closed(py: Python<'_>) -> PyErr {
     named(py, "FeedmillError", "the loader is closed")
 }
 
+/// A loader that another thread is using now.
+pub fn in_use(py: Python<'_>) -> PyErr {
+    config(py, "two threads use one loader at once; give each rank's loader to one thread")
+}
+
 /// A setting that makes no sense.
 pub fn config(py: Python<'_>, message: &str) -> PyErr {
     named(py, "ConfigError", message)

@@ -116,6 +116,8 @@ impl Fleet {
     /// facts (JSON) and model.
     fn plan<'py>(&self, py: Python<'py>, stream: String, rank: u64) -> PyResult<Bound<'py, PyDict>> {
         self.home.check(py)?;
+        // The list of a machine's own workers goes when they do: whoever looked for it now would warn that it cannot be read.
+        self.closing.check(py)?;
         let asked = Box::pin(self.inner.plan(&stream));
         let plan = runtime::wait(py, &self.handle, asked, || self.closing.check(py))?
             .map_err(|error| errors::client(py, &error, Some(rank)))?;

@@ -3,6 +3,7 @@
 //! ```text
 //! Fleet ─► Puller ─► Frame ─► Array (numpy, by reference)
 //!              └─► Course (steps, skips, end)
+//! Turns (one thread at a time)
 //! ```
 //!
 //! What a trainer sees is written in Python, in `python/feedmill`.
@@ -23,6 +24,8 @@ mod plan;
 mod puller;
 /// The one thread that talks to workers.
 mod runtime;
+/// One thread at a time.
+mod turns;
 
 use pyo3::prelude::*;
 
@@ -46,4 +49,6 @@ mod _feedmill {
     use super::plan::plan_differences;
     #[pymodule_export]
     use super::puller::Puller;
+    #[pymodule_export]
+    use super::turns::{Turn, Turns};
 }

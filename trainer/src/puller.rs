@@ -177,7 +177,7 @@ impl Puller {
         let mut inner = match self.inner.try_lock() {
             Ok(inner) => inner,
             Err(TryLockError::Poisoned(inner)) => inner.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(in_use(py)),
+            Err(TryLockError::WouldBlock) => return Err(errors::in_use(py)),
         };
         // Tasks are spawned where the caller is.
         let _runtime = self.handle.enter();
@@ -191,8 +191,4 @@ impl Puller {
         }
         worked
     }
-}
-
-fn in_use(py: Python<'_>) -> PyErr {
-    errors::config(py, "two threads use one loader at once; give each rank's loader to one thread")
 }

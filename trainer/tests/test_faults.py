@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import os
 import socket
 import tempfile
 import threading
 import unittest
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +149,54 @@ class Faults(FleetCase):
             self.assertIn(words, str(caught.exception))
             self.assertIn("global batch 16 and micro batch 4 from 0 samples", str(caught.exception), "what the other rank says")
             self.loader(dp_rank=1, run=run, **settings).wait_ready()
+
+    def test_ranks_that_skip_or_end_otherwise_are_refused_before_the_first_step(self) -> None:
+        # Positions were read by nobody, or the others waited in a collective for the one that had ended.
+        settings: dict[str, Any] = {"dp_size": 2, "global_batch": 8, "micro_batch": 4}
+        skips, end, there = {"skips": [(8, 16)]}, {"max_steps": 4}, {"consumed": 8}
+        for number, (one, other, words) in enumerate(
+            [
+                ({}, skips, ("leaving positions 8-16 out", "leaving no position out")),
+                ({}, end, ("to position 32, the last step made full", "without an end")),
+                (end, {"max_samples": 24}, ("to position 24", "to position 32")),
+                (end, end | {"last_step": "drop"}, ("not full left out", "the last step made full")),
+                # It has nothing to read at all.
+                (there, there | {"max_steps": 1}, ("to position 8", "without an end")),
+                (there, there | {"max_samples": 8, "global_batch": lambda consumed: 8}, ("to position 8", "without an end")),
+            ]
+        ):
+            with self.subTest(str(other)):
+                run = f"torn-{number}"
+                self.loader(dp_rank=0, run=run, **settings | one).wait_ready()
+                with self.assertRaises(RunMismatch) as caught:
+                    self.loader(dp_rank=1, run=run, **settings | other).wait_ready()
+                for text in words:
+                    self.assertIn(text, str(caught.exception))
+                self.loader(dp_rank=1, run=run, **settings | one).wait_ready()
+
+    def test_ranks_with_other_plans_are_refused_where_they_share_a_worker(self) -> None:
+        # As while a fleet takes another pipeline: one rank began before, the other after that.
+        settings: dict[str, Any] = {"dp_size": 2, "run": "plans", "global_batch": 8, "micro_batch": 4}
+        loader = self.loader(dp_rank=0, **settings)
+        loader.wait_ready()
+        other = "sha256:" + "0" * 64
+        begin = {"global_batch": 8, "micro_batch": 4, "consumed": 0}
+        report = {"run": "plans", "stream": "train", "plan": other, "rank": 1, "size": 2, "begin": begin, "sequence": 1}
+        report |= dict.fromkeys(("ready", "target", "waiting_ms", "wait_ms", "step_ms", "consumed"), 0)
+        answers = []
+        for worker in self.workers:
+            request = urllib.request.Request(f"{worker.url}/v1/reports", json.dumps(report).encode(), method="POST")
+            try:
+                with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+                    answers.append((answer.status, ""))
+            except urllib.error.HTTPError as error:
+                with error:
+                    answers.append((error.code, json.loads(error.read())["detail"]))
+        # The run's home, which is one of them, has both.
+        self.assertEqual(sorted(code < 300 for code, _ in answers), [False, True], answers)
+        refused = max(answers)[1]
+        self.assertIn(f"by plan {other}", refused)
+        self.assertIn(f"by plan {loader.plan()['plan']}", refused)
 
     def test_workers_are_listed_in_a_file(self) -> None:
         settings: dict[str, Any] = {"max_steps": 12, "window": 2}

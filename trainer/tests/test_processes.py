@@ -25,7 +25,7 @@ from typing import Any
 from unittest import mock
 
 import feedmill
-from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable, cpus, folders, nodes, ready
+from feedmill import ConfigError, ForkError, WorkerRefused, WorkersFailed, WorkersUnreachable, _feedmill, cpus, folders, nodes, ready
 from feedmill.nodes import NodeWorkers as WorkersOfANode
 from feedmill.nodes import WorkerSet, worker_program
 from support import BUCKET, FleetCase, _direct, fleet, hashes, pipeline, until
@@ -146,6 +146,33 @@ class Closed(unittest.TestCase):
             loader = feedmill.Loader(address, dp_rank=0, dp_size=1, global_batch=1, micro_batch=1, run="closed-early")
             self.closed_while_it_waits(loader, lambda: silent.accept()[0].close())
 
+    def test_closing_it_while_local_workers_start_warns_of_no_list(self) -> None:
+        # "list of workers was not read ... No such file": the list goes with the workers.
+        with tempfile.TemporaryDirectory() as folder:
+            code = f"""
+            import threading, feedmill
+            from feedmill import nodes
+            starts, closed = threading.Event(), threading.Event()
+            def await_one(self, seconds):
+                starts.set()
+                closed.wait()
+            nodes.NodeWorkers.await_one = await_one
+            loader = feedmill.Loader({pipeline(folder)!r}, dp_rank=0, dp_size=1, global_batch=1, micro_batch=1, run="starts", threads=1)
+            def read():
+                try:
+                    next(loader)
+                except feedmill.FeedmillError as error:
+                    print(error)
+            reader = threading.Thread(target=read)
+            reader.start()
+            starts.wait()
+            loader.close()
+            closed.set()
+            reader.join()
+            """
+            said = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+        self.assertEqual((said.stdout, said.stderr), ("the loader is closed\n", ""))
+
     def closed_while_it_waits(self, loader: feedmill.Loader, until_it_waits: Callable[[], None]) -> None:
         said: list[BaseException] = []
 
@@ -223,6 +250,65 @@ class Forks(FleetCase):
         process.start()
         self.assertEqual(queue.get(), (0, 4))
         process.join()
+
+    def test_a_thread_that_comes_while_another_one_is_handed_a_batch_gets_none(self) -> None:
+        # Between the batch's coming and its being counted: a second one got the first one's place, or a row twice.
+        loader = self.loader(max_steps=4)
+        loader.wait_ready()
+        came, goes_on = threading.Event(), threading.Event()
+        counts = loader._account.tick
+        ranges: list[tuple[int, int]] = []
+
+        def halts(asked: float) -> None:
+            counts(asked)
+            # The first one alone.
+            if not came.is_set():
+                came.set()
+                goes_on.wait(60)
+
+        with mock.patch.object(loader._account, "tick", halts):
+            reader = threading.Thread(target=lambda: ranges.append(next(loader).range))
+            reader.start()
+            self.assertTrue(came.wait(60))
+            calls: list[Callable[[], object]] = [
+                lambda: next(loader),
+                loader.wait_ready,
+                lambda: loader.seek(0),
+                lambda: loader.load_state_dict({"version": 1, "stream": "train", "consumed": 0}),
+                lambda: loader.set_global_batch(16),
+            ]
+            try:
+                for call in calls:
+                    with self.assertRaisesRegex(ConfigError, "two threads use one loader at once"):
+                        call()
+                # Whoever only looks may.
+                self.assertEqual((loader.state_dict()["consumed"], loader.stats()["consumed"], len(loader)), (0, 0, 8))
+            finally:
+                goes_on.set()
+                reader.join()
+        ranges += [batch.range for batch in loader]
+        self.assertEqual(ranges, [(start, start + 4) for start in range(0, 32, 4)])
+
+    def test_a_loader_is_closed_while_another_thread_is_handed_a_batch(self) -> None:
+        loader = self.loader()
+        loader.wait_ready()
+        with mock.patch.object(loader._account, "tick", lambda asked: loader.close()):
+            self.assertEqual(next(loader).range, (0, 4))
+        with self.assertRaisesRegex(feedmill.FeedmillError, "the loader is closed"):
+            next(loader)
+
+    def test_a_turn_that_was_interrupted_is_over(self) -> None:
+        # Ctrl-C between taking a turn and the statement that would end it.
+        turns = _feedmill.Turns()
+        turn = turns.take()
+        with self.assertRaises(ConfigError):
+            turns.take()
+        del turn
+        with turns.take() as _, self.assertRaises(ConfigError):
+            turns.take()
+        with self.assertRaises(KeyError), turns.take():
+            raise KeyError
+        turns.take()
 
     def test_two_threads_at_once_are_refused_and_one_after_another_are_not(self) -> None:
         loader = self.loader(max_steps=8)

@@ -9,6 +9,7 @@ import os
 import pathlib
 import pickle
 import sys
+import tempfile
 import types
 import unittest
 from typing import Any
@@ -17,8 +18,9 @@ from unittest import mock
 import numpy as np
 
 import feedmill
-from feedmill import ConfigError, StateError
+from feedmill import ConfigError, StateError, ready
 from feedmill.bad_rows import BadRows
+from feedmill.nodes import last_lines
 from feedmill.runs import run_name
 
 #: Nobody listens there; nothing here may ask.
@@ -342,12 +344,57 @@ class BadRowsMessage(unittest.TestCase):
             {"position": 5, "record": 8, "dataset": "captions", "status": "zero_loss", "fault": "image-missing"},
         ]
         with self.assertLogs("feedmill", logging.WARNING) as logs:
-            BadRows(0, "train").log(types.SimpleNamespace(num_bad=2, info=rows))  # type: ignore[arg-type]
+            BadRows(0, "train", None).log(types.SimpleNamespace(num_bad=2, info=rows))  # type: ignore[arg-type]
         stands_in, is_bad = logs.output
         self.assertIn("position 4 of train: a record cannot be used (image-missing), which another one, record 7 of captions", stands_in)
         self.assertIn("/v1/bad", stands_in)
         self.assertIn("feedmill show FILE 4", stands_in)
         self.assertIn("position 5 of train: record 8 of captions cannot be used", is_bad)
+
+    def test_workers_that_end_with_the_loader_are_not_named_as_those_who_list_bad_records(self) -> None:
+        # Their port is any, and their token gone with them: nobody could ask.
+        row = {"position": 4, "record": 7, "dataset": "captions", "status": "substituted", "fault": "image-missing"}
+        bad_rows = BadRows(0, "train", "my data.yaml")
+        with self.assertLogs("feedmill", logging.WARNING) as logs:
+            bad_rows.log(types.SimpleNamespace(num_bad=1, info=[row]))  # type: ignore[arg-type]
+        with self.assertRaises(feedmill.BadSamples) as caught:
+            bad_rows.check(types.SimpleNamespace(rows=2000, filler=0, bad=40), 0.01, "raise")  # type: ignore[arg-type]
+        self.assertIn("`feedmill show 'my data.yaml' 4`", logs.output[0])
+        for text in (logs.output[0], str(caught.exception)):
+            self.assertIn("`feedmill check 'my data.yaml' --images`", text)
+            self.assertNotIn("/v1/bad", text)
+
+
+class WaitingForWorkers(unittest.TestCase):
+    def test_two_texts_that_take_turns_are_not_said_each_time(self) -> None:
+        # A line every 1.5 s for each rank, for as long as a server was away.
+        waiting, texts = ready.Waiting(), ["cannot read the data yet", "reading the processor"]
+        said = [now for now in range(10, 3610) if waiting.is_due(texts[now // 2 % 2], now)]
+        self.assertEqual(said[:2], [10, 12], "each new text at once")
+        self.assertLess(len(said), 20)
+        self.assertGreater(said[-1], 3600 - ready.LONGEST, "and it is said to the end")
+
+    def test_texts_that_are_never_the_same_are_bounded_too(self) -> None:
+        waiting = ready.Waiting()
+        self.assertLess(sum(waiting.is_due(f"attempt {now}", now) for now in range(3600)), 30)
+
+
+class WorkersLogs(unittest.TestCase):
+    def said(self, *lines: str) -> str:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+            file.flush()
+            return last_lines(file.name)
+
+    def test_an_error_is_quoted_with_its_first_line(self) -> None:
+        # Of a misspelled field only the lines round it were shown, and not which file was meant, nor what was wrong.
+        before = [f"2026-11-30T23:47:3{second}Z  WARN feedmill_worker: before" for second in range(5)]
+        error = ["2026-11-30T23:47:35.09Z ERROR feedmill_worker::run: typo.yaml is no DataPipeline: error: line 11 column 3"]
+        error += [" --> <input>:11:3"] + [f"{line} |" for line in range(7)]
+        self.assertEqual(self.said(*before, *error), "\n".join(error))
+        self.assertEqual(self.said(*error, *before * 5), "\n".join(before), "long ago")
+        self.assertEqual(self.said("error: no such option"), "error: no such option")
+        self.assertEqual(self.said(), "it says nothing")
 
 
 class Runs(unittest.TestCase):

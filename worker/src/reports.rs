@@ -6,8 +6,9 @@ use std::fmt;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
+use feedmill_protocol::course::LastStep;
 use feedmill_protocol::http::{Problem, problem_kind};
-use feedmill_protocol::report::{KeptReport, RankReport, RunBegin};
+use feedmill_protocol::report::{KeptReport, RankReport, RunBegin, RunEnd, UNKNOWN_PLAN};
 
 /// Ranks whose last report is kept.
 const MAX_REPORTS: usize = 4096;
@@ -132,18 +133,91 @@ struct Said {
     stream: String,
     rank: u32,
     size: u32,
+    /// None while it is not known.
+    plan: Option<String>,
     begin: RunBegin,
 }
 
+/// Whether two said the same, or one of them, which may be of an older version, nothing.
+fn agree<T>(one: Option<T>, other: Option<T>, alike: impl FnOnce(T, T) -> bool) -> bool {
+    one.zip(other).is_none_or(|(one, other)| alike(one, other))
+}
+
 impl Said {
+    fn of(report: &RankReport, begin: RunBegin) -> Self {
+        let RankReport { stream, rank, size, plan, .. } = report;
+        let plan = Some(plan.clone()).filter(|plan| plan != UNKNOWN_PLAN);
+        Self { stream: stream.clone(), rank: *rank, size: *size, plan, begin }
+    }
+
     fn agrees(&self, other: &Said) -> bool {
-        (&self.stream, self.size, self.begin) == (&other.stream, other.size, other.begin)
+        let numbers = |said: &Said| {
+            let RunBegin { global_batch, micro_batch, consumed, .. } = said.begin;
+            (said.size, global_batch, micro_batch, consumed)
+        };
+        self.stream == other.stream
+            && numbers(self) == numbers(other)
+            && self.has_plan_of(other)
+            && self.skips_as(other)
+            && self.ends_as(other)
+    }
+
+    fn has_plan_of(&self, other: &Said) -> bool {
+        agree(self.plan.as_ref(), other.plan.as_ref(), |one, other| one == other)
+    }
+
+    fn skips_as(&self, other: &Said) -> bool {
+        agree(self.begin.skips.as_ref(), other.begin.skips.as_ref(), |one, other| one == other)
+    }
+
+    fn ends_as(&self, other: &Said) -> bool {
+        let alike =
+            |one: RunEnd, other: RunEnd| one == other || (one.position, other.position) == (None, None);
+        agree(self.begin.end, other.begin.end, alike)
+    }
+
+    /// How much of what need not be said it says.
+    fn fullness(&self) -> usize {
+        [self.plan.is_some(), self.begin.skips.is_some(), self.begin.end.is_some()]
+            .into_iter()
+            .filter(|said| *said)
+            .count()
+    }
+
+    /// As it is told beside the other one: of what is long only that in which they differ.
+    fn told_beside(&self, other: &Said) -> String {
+        let mut told = self.to_string();
+        if self.stream != other.stream {
+            return told;
+        }
+        if !self.has_plan_of(other) {
+            told.push_str(&format!(" by plan {}", self.plan.as_deref().unwrap_or(UNKNOWN_PLAN)));
+        }
+        if !self.skips_as(other) {
+            told.push_str(&match self.begin.skips.as_deref().unwrap_or_default() {
+                "" => ", leaving no position out".to_owned(),
+                skips => format!(", leaving positions {skips} out"),
+            });
+        }
+        if !self.ends_as(other) {
+            told.push_str(&match self.begin.end {
+                Some(RunEnd { position: Some(position), last_step: LastStep::Pad }) => {
+                    format!(", to position {position}, the last step made full")
+                }
+                Some(RunEnd { position: Some(position), last_step: LastStep::Drop }) => {
+                    format!(", to position {position}, a last step that is not full left out")
+                }
+                _ => ", without an end".to_owned(),
+            });
+        }
+        told
     }
 }
 
 impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Said { stream, rank, size, begin: RunBegin { global_batch, micro_batch, consumed } } = self;
+        let Said { stream, rank, size, begin, .. } = self;
+        let RunBegin { global_batch, micro_batch, consumed, .. } = begin;
         write!(
             f,
             "rank {rank} of {size} reads stream {stream:?} with global batch {global_batch} and micro batch \
@@ -190,7 +264,7 @@ impl Refusal {
             }
             Refusal::Mismatch { .. } => {
                 let title = "the ranks of a run must begin alike";
-                let remedy = "give all ranks the same settings and checkpoint, and each start of a training a run name \
+                let remedy = "give all ranks the same settings, pipeline and checkpoint, and each start of a training a run name \
                               of its own";
                 self.mismatch(title, remedy)
             }
@@ -223,7 +297,7 @@ impl Reports {
         }
         // Before anything of it is kept: a rank without room leaves no trace in its run either.
         make_room(&mut self.kept, MAX_REPORTS, &key, |kept| now.duration_since(kept.at) < REPORT_LIFE)?;
-        if let Some(begin) = report.begin {
+        if let Some(begin) = report.begin.clone() {
             self.hold_against_others(now, &report, begin)?;
         }
         if let Some(run) = self.runs.get_mut(&report.run) {
@@ -286,7 +360,7 @@ impl Reports {
         report: &RankReport,
         begin: RunBegin,
     ) -> Result<(), Refusal> {
-        let said = Said { stream: report.stream.clone(), rank: report.rank, size: report.size, begin };
+        let said = Said::of(report, begin);
         make_room(&mut self.runs, MAX_RUNS, &report.run, |run| now.duration_since(run.heard) < REPORT_LIFE)?;
         let alone = |said: &Said| Stream { said: said.clone(), ranks: BTreeSet::from([said.rank]) };
         let known = self.runs.get_mut(&report.run).filter(|run| now.duration_since(run.heard) < REPORT_LIFE);
@@ -296,11 +370,18 @@ impl Reports {
             self.runs.insert(report.run.clone(), Run { first: said, begins, ranks, heard: now });
             return Ok(());
         };
-        let mismatch = |other: &Said| Refusal::Mismatch { newer: said.to_string(), older: other.to_string() };
+        let mismatch = |other: &Said| Refusal::Mismatch {
+            newer: said.told_beside(other),
+            older: other.told_beside(&said),
+        };
         let is_full = run.begins.len() >= MAX_STREAMS;
         match run.begins.get_mut(&said.stream) {
             Some(stream) if stream.said.agrees(&said) => {
                 stream.ranks.insert(said.rank);
+                // What an older version did not say is held against the next ones too.
+                if said.fullness() > stream.said.fullness() {
+                    stream.said = said.clone();
+                }
             }
             Some(stream) if stream.ranks.contains(&said.rank) => *stream = alone(&said),
             Some(stream) => return Err(mismatch(&stream.said)),

@@ -384,7 +384,7 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Answe
             let bytes = request.into_body().collect().await.unwrap().to_bytes();
             let report: RankReport = serde_json::from_slice(&bytes).unwrap();
             let is_twice = shared.is_twice.load(Ordering::SeqCst) && report.begin.is_none();
-            let disagrees = is_twice || report.begin.is_some_and(|begin| begin.consumed != 32);
+            let disagrees = is_twice || report.begin.as_ref().is_some_and(|begin| begin.consumed != 32);
             shared.note(|log| log.reports.push(report));
             if disagrees {
                 return Ok(problem(409, problem_kind::RUN_MISMATCH));

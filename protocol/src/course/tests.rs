@@ -90,10 +90,28 @@ fn a_course_says_what_it_does_not_know() {
 }
 
 #[test]
+fn skips_are_written_alike_however_they_were_given_and_never_long() {
+    let written = |stretches: &[(u64, u64)]| {
+        Skips::new(stretches.iter().map(|(start, end)| range(*start, *end))).unwrap().written()
+    };
+    assert_eq!(written(&[]), "");
+    assert_eq!(written(&[(32, 40), (8, 12), (12, 16)]), "8-16,32-40");
+    let many: Vec<_> = (0..1000).map(|number| (number * 10, number * 10 + 5)).collect();
+    assert_eq!(written(&many[..16]).matches('-').count(), 16);
+    let mut other = many.clone();
+    other[999].1 += 1;
+    let (many, other) = (written(&many), written(&other));
+    assert!(many.starts_with("0-5,10-15,") && many.contains(",150-155,+984:"), "{many}");
+    assert!(many != other && many.len() == other.len() && many.len() < 200, "{other}");
+}
+
+#[test]
 fn nothing_is_read_when_the_end_has_passed() {
     let mut course = Course::new(1, 0, 1, 8).unwrap().until(Some(8), LastStep::Pad);
     assert_eq!(course.batch(0), Ok(Next::End));
+    assert_eq!(course.first_layout(), None);
     assert_eq!(course.add_step(1), Ok(false));
+    assert_eq!(course.first_layout().map(RankLayout::global_batch), Some(1));
     course.go_on(1).unwrap();
     assert_eq!(course.batch(0), Ok(Next::End));
 }

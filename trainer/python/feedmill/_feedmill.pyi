@@ -5,7 +5,7 @@ from typing import Any, final
 
 from typing_extensions import Self
 
-__all__ = ["Array", "Course", "Fleet", "Frame", "Model", "Puller", "plan_differences", "position_of"]
+__all__ = ["Array", "Course", "Fleet", "Frame", "Model", "Puller", "Turn", "Turns", "plan_differences", "position_of"]
 
 @final
 class Array:
@@ -126,6 +126,20 @@ class Puller:
     def add_step(self, global_batch: int) -> bool: ...
     def stats(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
+
+@final
+class Turn:
+    """A thread's turn, for a ``with`` statement."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, kind: object, error: object, traceback: object) -> None: ...
+
+@final
+class Turns:
+    """Gives a loader to one thread at a time; ConfigError to the others."""
+
+    def __new__(cls) -> Self: ...
+    def take(self) -> Turn: ...
 
 def plan_differences(here: str, there: str) -> list[tuple[str, str | None, str | None]]: ...
 def position_of(consumed: int, stretches: Sequence[tuple[int, int]]) -> int: ...

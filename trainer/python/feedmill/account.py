@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class Account:
     """What a loader keeps books of."""
 
-    def __init__(self, rank: int, stream: str, ledger: Ledger | None) -> None:
+    def __init__(self, rank: int, stream: str, ledger: Ledger | None, pipeline: str | None) -> None:
         self._totals = Totals()
         #: The totals of the last call of ``log``.
         self._logged = Totals()
-        self._bad_rows = BadRows(rank, stream)
+        self._bad_rows = BadRows(rank, stream, pipeline)
         self._ledger = ledger
 
     def tick(self, asked: float) -> None:

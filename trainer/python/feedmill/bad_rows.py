@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from typing import Any
 
 from .batch import Batch
@@ -22,8 +23,11 @@ BAD_ROWS_LOGGED = 10
 class BadRows:
     """Logs the first bad rows, and says when there are too many."""
 
-    def __init__(self, rank: int, stream: str) -> None:
+    def __init__(self, rank: int, stream: str, pipeline: str | None) -> None:
         self._rank, self._stream = rank, stream
+        #: What shows a position, and who lists bad records. Workers of a pipeline's file end with the loader, and want a token of their own.
+        self._file = "FILE" if pipeline is None else shlex.quote(pipeline)
+        self._lists = "the workers' /v1/bad" if pipeline is None else f"`feedmill check {self._file} --images`"
         self._logged = 0
         self._warned = False
 
@@ -39,11 +43,14 @@ class BadRows:
     def _said(self, row: dict[str, Any]) -> str:
         where, record = f"position {row['position']} of {self._stream}", f"record {row['record']} of {row['dataset']}"
         if row["status"] != "substituted":
-            return f"{where}: {record} cannot be used ({row['fault']}); a row without loss stands there. `feedmill show` says more"
+            return (
+                f"{where}: {record} cannot be used ({row['fault']}); a row without loss stands there. "
+                f"`feedmill show {self._file} {row['position']}` says more"
+            )
         # A batch has the record that was read, and not the one that could not be.
         return (
             f"{where}: a record cannot be used ({row['fault']}), which another one, {record}, stands in for. Which one cannot is "
-            f"said by the workers' /v1/bad, or `feedmill show FILE {row['position']}`"
+            f"said by {self._lists}, or `feedmill show {self._file} {row['position']}`"
         )
 
     def check(self, totals: Totals, max_bad: float, on_bad: str) -> None:
@@ -54,7 +61,7 @@ class BadRows:
         share = f"{totals.bad} of {rows} rows ({100 * totals.bad / rows:.2f} %)"
         message = (
             f"rank {self._rank}: {share} of stream {self._stream!r} stand in for records that cannot be used, more than "
-            f"max_bad={max_bad}; the workers' /v1/bad lists them with their faults"
+            f"max_bad={max_bad}; {self._lists} lists them with their faults"
         )
         if on_bad == "raise":
             raise BadSamples(message, rank=self._rank, stream=self._stream, reason=share)

@@ -37,23 +37,41 @@ class Progress:
         self.course = course
         #: Samples consumed and steps taken before the course; steps are None where nobody knows them.
         self.begin, self.begin_steps = begin, begin_steps
-        #: Micro batches of the course that were handed out, and whole steps of them.
-        self.taken = self.stepped = 0
+        #: Micro batches of the course that were handed out, and whole steps of them: one value, since other threads look at both.
+        self._done = (0, 0)
+
+    @property
+    def taken(self) -> int:
+        """Micro batches of the course that were handed out."""
+        return self._done[0]
+
+    def take(self, ends_step: bool) -> None:
+        """One more micro batch is handed out."""
+        taken, stepped = self._done
+        self._done = (taken + 1, stepped + ends_step)
+
+    @property
+    def stands(self) -> tuple[int, int | None]:
+        """Samples consumed by whole steps, within a step those of its begin; and steps of the whole training so far, where that is
+        known."""
+        taken, stepped = self._done
+        return self.course.consumed_after(taken), None if self.begin_steps is None else self.begin_steps + stepped
 
     @property
     def consumed(self) -> int:
         """Samples consumed by whole steps; within a step that of its begin."""
-        return self.course.consumed_after(self.taken)
+        return self.stands[0]
 
     @property
     def steps(self) -> int | None:
         """Steps of the whole training so far, where that is known."""
-        return None if self.begin_steps is None else self.begin_steps + self.stepped
+        return self.stands[1]
 
     def steps_at(self, global_batch: GlobalBatch, consumed: int) -> int | None:
         """Steps taken when so many samples are consumed."""
-        if consumed == self.consumed:
-            return self.steps
+        here, steps = self.stands
+        if consumed == here:
+            return steps
         since = steps_between(global_batch, self.begin, consumed)
         return None if since is None or self.begin_steps is None else self.begin_steps + since
 

@@ -38,11 +38,13 @@ class StateError(FeedmillError, ValueError):
 
 
 class PlanChanged(FeedmillError):
-    """The workers have other data or settings than the checkpoint; ``accept_plan=`` goes on deliberately."""
+    """The workers have other data or settings than the checkpoint, which ``accept_plan=`` goes on with deliberately; or they changed under
+    this training, which goes on when the old ones are back."""
 
 
 class RunMismatch(FeedmillError):
-    """The ranks of one run do not agree on stream, global batch, size or samples consumed."""
+    """The ranks of one run do not agree on stream, plan, global batch, micro batch, size, samples consumed, skips or end; or one is there
+    twice."""
 
 
 class WorkersUnreachable(FeedmillError, TimeoutError):

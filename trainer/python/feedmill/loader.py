@@ -20,14 +20,14 @@ from .ledger import open_ledger
 from .mesh import mesh_ranks
 from .nodes import NodeWorkers
 from .runs import run_name
-from .settings import check_access, check_own_workers, check_ranks, checked_skips, checked_tensors
+from .settings import check_access, check_own_workers, check_ranks, checked_skips, checked_tensors, is_fleet
 from .steps import GlobalBatch, Limits, size_at, steps_between
 
 _log = logging.getLogger("feedmill")
 
 
 class Loader:
-    """Iterates the micro batches of one data-parallel rank.
+    """Iterates the micro batches of one data-parallel rank, for one thread at a time.
 
     In the step that begins when ``c`` samples are consumed, the k-th micro batch of rank r is the ``micro_batch``
     samples from c + (k * dp_size + r) * micro_batch on: Megatron's order. Iterating goes on where it stopped; a new
@@ -66,8 +66,9 @@ class Loader:
     tensors: names of tensors that :class:`Batch` makes; a pipeline stage without the vision tower leaves out
         pixel_values.
     window: micro batches in hand and asked for ahead, always so many; 0 asks only for the one that is waited for. None
-        finds the number by itself: enough to keep the fleet busy, at most ``window_bytes``.
-    window_bytes: bytes of the batches in hand and on their way, at most.
+        finds the number by itself: enough to keep the fleet busy, within ``window_bytes``.
+    window_bytes: bytes of the batches in hand and on their way, by the size of those that came, that a number found by itself keeps
+        within; one batch is asked for whatever its size, and a ``window`` that is given is kept whatever its batches' size.
     timeout: seconds to wait for a batch before WorkersUnreachable.
     verify: hash the samples of each batch again and ask another worker where they do not have the hashes that came with
         them; for a network or memory that is not trusted.
@@ -147,6 +148,8 @@ class Loader:
         #: A batch that came and was not handed out, because something was raised in its stead.
         self._held: Batch | None = None
         self._closed = self._ready = False
+        #: Whoever changes where it stands has it alone; closing it needs no turn.
+        self._turns = _feedmill.Turns()
         #: It goes on elsewhere than it began, and nobody was told.
         self._turned = False
         #: Whether the end was come to, and whether that was said.
@@ -157,7 +160,8 @@ class Loader:
         steps = self._limits.known_steps(steps_between(self._global_batch, 0, begin), begin)
         self._progress = Progress(course, begin, steps)
         self.run = run_name(of["run"], self.dp_size)
-        self._account = Account(self.dp_rank, self.stream, open_ledger(of["ledger"], self.dp_rank))
+        pipeline = None if is_fleet(of["source"]) else of["source"]
+        self._account = Account(self.dp_rank, self.stream, open_ledger(of["ledger"], self.dp_rank), pipeline)
 
     # Making one from what a framework knows.
 
@@ -191,14 +195,15 @@ class Loader:
         return True
 
     def __next__(self) -> Batch:
-        batch = self._next()
+        with self._turns.take():
+            batch = self._next()
         if batch is None:
             raise StopIteration
         return batch
 
     def __len__(self) -> int:
         """Micro batches of this rank from here to the end. TypeError where there is no end."""
-        self._open()
+        self._opened()
         progress, size = self._progress, self._global_batch
         if progress.course.end() is None:
             raise TypeError("this loader has no length: it was given neither epochs nor max_steps nor max_samples")
@@ -212,10 +217,12 @@ class Loader:
 
     def wait_ready(self) -> None:
         """Waits until the first batch is there; checks the plan against the workers', and with the run's other ranks that
-        all begin with the same stream, global batch, size and samples consumed. Call it before the first collective: what
+        all begin with the same stream, plan, global batch, micro batch, size and samples consumed, leave the same stretches out and end
+        at the same position. Call it before the first collective: what
         is wrong is then an error here (RunMismatch, PlanChanged, WorkersUnreachable), and no hang there. It counts as no
         waiting; after ``load_state_dict`` or ``seek`` it does all that again."""
-        self._begin_reading(counted=False)
+        with self._turns.take():
+            self._begin_reading(counted=False)
 
     def _begin_reading(self, *, counted: bool) -> None:
         # Ranks that go on elsewhere are held against each other only where they ask for it: they may do so one after another.
@@ -227,6 +234,12 @@ class Loader:
         self._progress.know_ahead(puller, self._global_batch, self._window)
         self._workers.asked(lambda: puller.wait_ready(counted))
         self._ready, self._turned = True, False
+
+    def _opened(self) -> None:
+        """As :meth:`_open`, for whoever only looks: also while another thread reads."""
+        if self._puller is None:
+            with self._turns.take():
+                self._open()
 
     def _open(self) -> None:
         """Asks the workers for the plan; nothing of the stream yet."""
@@ -258,12 +271,12 @@ class Loader:
         self._adopt(course, consumed, steps)
 
     def _asked_plan(self) -> dict[str, Any]:
-        self._open()
+        self._opened()
         assert self._plan is not None
         return self._plan
 
     def close(self) -> None:
-        """Takes back all requests; lets go of this machine's workers. The loader gives no more batches."""
+        """Takes back all requests; lets go of this machine's workers. The loader gives no more batches. Any thread may call it."""
         self._closed = True
         try:
             if self._puller is not None:
@@ -311,8 +324,12 @@ class Loader:
         next batch; within a step it is the step's begin. A trainer that counts by itself gives its own ``consumed``.
         """
         plan: str = self._asked_plan()["plan"]
-        consumed = self.consumed if consumed is None else at_least("consumed", consumed, 0)
-        steps = self._progress.steps_at(self._global_batch, consumed)
+        progress = self._progress
+        if consumed is None:
+            consumed, steps = progress.stands
+        else:
+            consumed = at_least("consumed", consumed, 0)
+            steps = progress.steps_at(self._global_batch, consumed)
         return states.written(self.stream, consumed, steps, self._skips, plan)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -322,16 +339,17 @@ class Loader:
         what is no state of this stream, and where ``max_steps`` is set and the state has no steps; PlanChanged when the workers
         have another plan and ``accept_plan`` is not that.
         """
-        resumed = states.resumed(state, self.stream, self._skips, self._limits.max_steps)
-        old = self._skips, self._expected_plan
-        self._skips, self._expected_plan = resumed.skips, resumed.plan or self._expected_plan
-        try:
-            if resumed.plan is not None and self._plan is not None:
-                self._check_plan(self._plan)
-            self._turn(resumed.consumed, resumed.steps)
-        except BaseException:
-            self._skips, self._expected_plan = old
-            raise
+        with self._turns.take():
+            resumed = states.resumed(state, self.stream, self._skips, self._limits.max_steps)
+            old = self._skips, self._expected_plan
+            self._skips, self._expected_plan = resumed.skips, resumed.plan or self._expected_plan
+            try:
+                if resumed.plan is not None and self._plan is not None:
+                    self._check_plan(self._plan)
+                self._turn(resumed.consumed, resumed.steps)
+            except BaseException:
+                self._skips, self._expected_plan = old
+                raise
 
     def seek(self, consumed: int, steps: int | None = None) -> None:
         """Goes on with the step that begins when ``consumed`` samples are consumed: Megatron's consumed_train_samples.
@@ -341,19 +359,21 @@ class Loader:
         """
         consumed = at_least("consumed", consumed, 0)
         steps = steps_between(self._global_batch, 0, consumed) if steps is None else at_least("steps", steps, 0)
-        self._turn(consumed, self._limits.known_steps(steps, consumed))
+        with self._turns.take():
+            self._turn(consumed, self._limits.known_steps(steps, consumed))
 
     def set_global_batch(self, global_batch: GlobalBatch) -> None:
         """Another global batch, or schedule, from the next step on. Only between steps; on all ranks at the same one."""
-        if not self.at_step_boundary:
-            raise ConfigError("the global batch changes between steps only; this rank stands within one")
-        old, steps = self._global_batch, self.steps
-        self._global_batch = global_batch
-        try:
-            self._turn(self.consumed, steps)
-        except BaseException:
-            self._global_batch = old
-            raise
+        with self._turns.take():
+            if not self.at_step_boundary:
+                raise ConfigError("the global batch changes between steps only; this rank stands within one")
+            old, steps = self._global_batch, self.steps
+            self._global_batch = global_batch
+            try:
+                self._turn(self.consumed, steps)
+            except BaseException:
+                self._global_batch = old
+                raise
 
     def plan(self) -> dict[str, Any]:
         """Everything that decides what stands at a position, to be written beside checkpoints: {"stream", "plan" (its
@@ -454,9 +474,9 @@ class Loader:
             self._held = batch
         self._account.check(self.max_bad, self.on_bad)
         batch, self._held = self._held, None
-        self._progress.taken += 1
-        if (batch.index_in_step + 1) * self.dp_size * self.micro_batch == batch.global_batch:
-            self._progress.stepped += 1
+        ends_step = (batch.index_in_step + 1) * self.dp_size * self.micro_batch == batch.global_batch
+        self._progress.take(ends_step)
+        if ends_step:
             self._account.finish_step()
         return batch
 

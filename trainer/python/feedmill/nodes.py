@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import select
 import subprocess
@@ -30,6 +31,13 @@ from .watch import Watch
 
 #: Seconds in which a worker must say where it listens, which it does before it reads any data: the set's lock is held meanwhile.
 SPEAKS_WITHIN = 60.0
+
+#: So many lines of a log are quoted; and of its last error so many, which are enough for what is wrong in a pipeline's file with the lines
+#: round it.
+LAST_LINES, ERROR_LINES = 5, 20
+
+#: A line of a worker's log, or of one that found no log to write to, that an error begins with.
+_BEGINS_ERROR = re.compile(r"(\S+Z +ERROR|error:) ")
 
 
 class NodeWorkers:
@@ -361,12 +369,14 @@ def _reap(child: subprocess.Popen[bytes]) -> None:
     threading.Thread(target=child.wait, name="feedmill-worker", daemon=True).start()
 
 
-def last_lines(path: str, count: int = 5) -> str:
-    """What a log said last."""
+def last_lines(path: str) -> str:
+    """What a log said last: its last error with all of its lines, where that is not long ago; else its last lines."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
         lines = []
-    return "\n".join(lines[-count:]) or "it says nothing"
+    first = max(len(lines) - ERROR_LINES, 0)
+    errors = [number for number in range(first, len(lines)) if _BEGINS_ERROR.match(lines[number])]
+    return "\n".join(lines[errors[-1] if errors else -LAST_LINES :]) or "it says nothing"

@@ -33,7 +33,7 @@ fn report(rank: u32, sequence: u64) -> RankReport {
 }
 
 fn begins(rank: u32, consumed: u64) -> RankReport {
-    let begin = RunBegin { global_batch: 64, micro_batch: 4, consumed };
+    let begin = RunBegin { global_batch: 64, micro_batch: 4, consumed, skips: None, end: None };
     RankReport { begin: Some(begin), consumed, ..report(rank, 1) }
 }
 
@@ -147,6 +147,81 @@ fn ranks_that_begin_otherwise_than_the_first_are_refused() {
             let kept = reports.keep(now, report);
             assert_eq!(kept.is_ok(), taken, "{name}, number {number}: {kept:?}");
         }
+    }
+}
+
+/// A rank that began with other skips or another end was taken: positions were read by nobody, or the others waited for it for ever.
+#[test]
+fn ranks_that_leave_other_positions_out_end_elsewhere_or_have_another_plan_are_refused() {
+    let now = moment();
+    let end = |position, last_step| Some(RunEnd { position, last_step });
+    let with = |rank, skips: Option<&str>, end, plan: &str| {
+        let mut report = RankReport { plan: plan.into(), ..begins(rank, 0) };
+        let begin = report.begin.as_mut().unwrap();
+        (begin.skips, begin.end) = (skips.map(str::to_owned), end);
+        report
+    };
+    let (pad, drop) = (end(Some(64), LastStep::Pad), end(Some(64), LastStep::Drop));
+    let first = || with(0, Some(""), pad, "sha256:a");
+    for (second, words, alike) in [
+        (
+            with(1, Some("8-16"), pad, "sha256:a"),
+            ["leaving positions 8-16 out", "leaving no position out"],
+            ["plan", "to position"],
+        ),
+        (
+            with(1, Some(""), end(None, LastStep::Drop), "sha256:a"),
+            ["consumed on, without an end", "to position 64, the last step made full"],
+            ["plan", "leaving"],
+        ),
+        (
+            with(1, Some(""), drop, "sha256:a"),
+            ["not full left out", "to position 64, the last step made full"],
+            ["plan", "leaving"],
+        ),
+        (
+            with(1, Some(""), pad, "sha256:b"),
+            ["by plan sha256:b", "by plan sha256:a"],
+            ["leaving", "to position"],
+        ),
+    ] {
+        let mut reports = Reports::default();
+        reports.keep(now, first()).unwrap();
+        let detail = reports.keep(now, second).unwrap_err().problem().detail;
+        let (newer, older) = detail.split_once(", but ").unwrap();
+        assert!(newer.starts_with("rank 1 ") && newer.contains(words[0]), "{detail}");
+        assert!(older.starts_with("rank 0 ") && older.contains(words[1]), "{detail}");
+        assert!(alike.iter().all(|word| !detail.contains(word)), "what is alike is not said: {detail}");
+        reports.keep(now, with(2, Some(""), pad, "sha256:a")).unwrap();
+    }
+    // What is left out of a last step does not matter where there is none.
+    let mut reports = Reports::default();
+    reports.keep(now, with(0, Some(""), end(None, LastStep::Drop), "sha256:a")).unwrap();
+    reports.keep(now, with(1, Some(""), end(None, LastStep::Pad), "sha256:a")).unwrap();
+}
+
+#[test]
+fn a_rank_of_an_older_version_agrees_with_all_and_hides_no_two_that_differ() {
+    let now = moment();
+    let mut reports = Reports::default();
+    let with = |rank, skips: &str| {
+        let mut report = begins(rank, 0);
+        report.begin.as_mut().unwrap().skips = Some(skips.into());
+        report
+    };
+    let older: RankReport = serde_json::from_value(serde_json::json!({
+        "run": "run", "stream": "train", "plan": "unknown", "rank": 0, "size": 4, "ready": 0, "target": 8, "waiting_ms": 0, "wait_ms": 0,
+        "step_ms": 0, "consumed": 0, "sequence": 1, "begin": {"global_batch": 64, "micro_batch": 4, "consumed": 0},
+    }))
+    .unwrap();
+    reports.keep(now, older).unwrap();
+    reports.keep(now, with(1, "8-16")).unwrap();
+    let detail = reports.keep(now, with(2, "")).unwrap_err().to_string();
+    assert!(detail.contains("rank 1 of 4") && detail.contains("8-16"), "{detail}");
+    // And what a stranger says of it is checked.
+    assert!(with(1, "8-16,+984:0123456789abcdef").check().is_ok());
+    for nonsense in ["8-16\n".to_owned(), "8".repeat(2000)] {
+        assert!(with(1, &nonsense).check().is_err());
     }
 }
 
