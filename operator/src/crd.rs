@@ -11,6 +11,7 @@ use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::types::DataPipeline;
+use crate::validate::amount::{AMOUNT, AMOUNT_LETTERS};
 
 /// Bounds of what Kubernetes' own types leave open. A stored object has at most 1.5 MB; the cost of rules is estimated from these.
 const STRING: u64 = 4096;
@@ -72,6 +73,33 @@ macro_rules! not_ours {
             ),
             message: concat!("must not have keys of feedmill.dev/ or app.kubernetes.io/: ", $why),
             reason: FORBIDDEN,
+        }
+    };
+}
+
+/// No more of a resource is asked for than there may be.
+macro_rules! within_limits {
+    ($name:literal) => {
+        Rule {
+            at: &["spec", "worker", "resources"],
+            field: concat!(".requests.", $name),
+            rule: concat!(
+                "!has(self.requests) || !has(self.limits) || !('",
+                $name,
+                "' in self.requests) || !('",
+                $name,
+                "' in self.limits) || !isQuantity(string(self.requests['",
+                $name,
+                "'])) || !isQuantity(string(self.limits['",
+                $name,
+                "'])) || quantity(string(self.requests['",
+                $name,
+                "'])).compareTo(quantity(string(self.limits['",
+                $name,
+                "']))) <= 0"
+            ),
+            message: concat!("must not be more than limits.", $name),
+            reason: INVALID,
         }
     };
 }
@@ -214,6 +242,8 @@ const RULES: &[Rule] = &[
         message: "must be absent beside a template, which says itself what records become",
         reason: INVALID,
     },
+    within_limits!("cpu"),
+    within_limits!("memory"),
     not_ours!(&["spec", "worker"], "labels", "the operator finds its workers by them"),
     not_ours!(&["spec", "worker"], "annotations", "they are the operator's own"),
     Rule {
@@ -271,6 +301,13 @@ pub fn definition() -> Value {
             schema.pointer_mut("/properties/spec/properties/worker/properties/resources/properties")
         {
             resources.remove("claims");
+            for amounts in resources.values_mut() {
+                if let Some(Value::Object(amount)) = amounts.get_mut("additionalProperties") {
+                    amount.insert("pattern".into(), AMOUNT.into());
+                    amount.insert("minimum".into(), json!(0));
+                    amount.insert("maxLength".into(), json!(AMOUNT_LETTERS));
+                }
+            }
         }
         // Kubernetes takes any number: below 0 is at once.
         if let Some(Value::Object(seconds)) = schema.pointer_mut(

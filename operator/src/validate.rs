@@ -3,6 +3,8 @@
 //! After this nobody reads the stored form again. The rules between fields that the API server checks are checked here too:
 //! an object may be older than the rules.
 
+/// Amounts of resources.
+pub(crate) mod amount;
 /// Hashes of a spec.
 mod inputs;
 /// How many workers, and who decides.

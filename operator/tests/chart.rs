@@ -283,32 +283,78 @@ fn values_that_make_no_sense_are_refused() {
         "worker.image.pullPolicy=Always",
         "metrics.rules=maybe",
         "metrics.runbooks=wiki",
-        "metrics.disabledRules={KubePodCrashLooping}",
     ] {
         let Some(output) = run(&["template", "--kube-version", "1.30.0", "--set", value]) else { return };
         assert!(!output.status.success(), "{value}");
     }
-    let token = r#""tokenSecret":{"name":"t","key":"k"}"#;
-    let ca = r#""caSecret":{"name":"c","key":"k"}"#;
-    for (scheme, more) in [
-        ("http", token.to_owned()),
-        ("http", ca.to_owned()),
-        ("http", r#""serviceAccountToken":true"#.into()),
-        ("https", format!(r#"{token},"serviceAccountToken":true"#)),
-        ("https", format!(r#"{ca},"caConfigMap":{{"name":"c","key":"k"}}"#)),
-        ("https", r#""tokenSecret":{"name":"t"}"#.into()),
-        ("https", r#""caSecret":{"name":"c","key":"../k"}"#.into()),
-        ("https", r#""serviceAccountToken":"""#.into()),
+    for more in [
+        r#""tokenSecret":{"name":"t"}"#,
+        r#""caSecret":{"name":"c","key":"../k"}"#,
+        r#""serviceAccountToken":"""#,
     ] {
-        let value = format!(
-            r#"operator.prometheus={{"main":{{"url":"{scheme}://p","wait":"w","fill":"f",{more}}}}}"#
-        );
+        let value = server("https", more);
         let arguments = ["template", "--kube-version", "1.30.0", "--set-json", &value];
         let Some(output) = run(&arguments) else { return };
         assert!(!output.status.success(), "{value}");
     }
     let Some(output) = run(&["template", "--kube-version", "1.29.0"]) else { return };
     assert!(!output.status.success(), "Kubernetes 1.29");
+}
+
+/// A Prometheus server with these fields, as a value.
+fn server(scheme: &str, more: &str) -> String {
+    format!(r#"operator.prometheus={{"main":{{"url":"{scheme}://p","wait":"w","fill":"f",{more}}}}}"#)
+}
+
+/// A schema says of them that 'not' failed, or nothing.
+#[test]
+fn contradictions_of_values_were_refused_without_words_or_accepted() {
+    let token = r#""tokenSecret":{"name":"t","key":"k"}"#;
+    let account = r#""serviceAccountToken":true"#;
+    let ca = r#""caSecret":{"name":"c","key":"k"}"#;
+    let other_ca = r#""caConfigMap":{"name":"c","key":"k"}"#;
+    for (value, words) in [
+        (
+            server("https", &format!("{token},{account}")),
+            "operator.prometheus.main has tokenSecret and serviceAccountToken; only one token",
+        ),
+        (
+            server("https", &format!("{ca},{other_ca}")),
+            "operator.prometheus.main has caConfigMap and caSecret;",
+        ),
+        (server("http", token), "operator.prometheus.main has a token for http://p, where whoever listens"),
+        (server("http", account), "operator.prometheus.main has a token for http://p, where whoever listens"),
+        (
+            server("http", ca),
+            "operator.prometheus.main has authorities for http://p, which shows no certificate",
+        ),
+        (server("http", other_ca), "operator.prometheus.main has authorities for http://p"),
+        (
+            r#"metrics.disabledRules=["FeedmillNoSuch"]"#.into(),
+            "metrics.disabledRules has FeedmillNoSuch, which is no alert of this chart; there are FeedmillGpuWaiting, FeedmillMaxWorkersReached,",
+        ),
+        (
+            r#"nodes.acceleratorLabels=["bad label"]"#.into(),
+            r#"nodes.acceleratorLabels has "bad label", which no label of a node can be called"#,
+        ),
+        (r#"nodes.acceleratorLabels=["gpu=true"]"#.into(), "without a value"),
+        (r#"operator.log="blah""#.into(), r#"operator.log has "blah", which is no level; write off, error,"#),
+        (r#"operator.log="info,kube=loud""#.into(), r#"operator.log has "kube=loud""#),
+    ] {
+        let arguments = ["template", "--kube-version", "1.30.0", "--set-json", &value];
+        let Some(output) = run(&arguments) else { return };
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(words), "{value}: {error}");
+    }
+    for value in [
+        &server("https", &format!("{token},\"serviceAccountToken\":false,{ca}")),
+        r#"operator.log="info,feedmill_operator::run=debug, kube=OFF""#,
+        r#"operator.log="warn,[reconcile{name=a}]=trace""#,
+        r#"nodes.acceleratorLabels=["gpu", "habana.ai/gaudi"]"#,
+        r#"metrics.disabledRules=["FeedmillGpuWaiting"]"#,
+    ] {
+        let Some(_) = rendered(&["--set-json", value]) else { return };
+    }
 }
 
 /// What an operator is started with is what it understands.

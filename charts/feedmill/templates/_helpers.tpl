@@ -1,3 +1,43 @@
+{{- /* Values that make no sense, in words that a schema has not. */}}
+{{- define "feedmill.checks" -}}
+{{- range $name, $server := .Values.operator.prometheus }}
+{{- $at := printf "operator.prometheus.%s" $name }}
+{{- $account := not (has (toString $server.serviceAccountToken) (list "" "false" "<nil>")) }}
+{{- if and $server.tokenSecret $account }}
+{{- fail (printf "%s has tokenSecret and serviceAccountToken; only one token can be shown: remove one of them" $at) }}
+{{- end }}
+{{- if and $server.caConfigMap $server.caSecret }}
+{{- fail (printf "%s has caConfigMap and caSecret; authorities are read from one of them: remove the other" $at) }}
+{{- end }}
+{{- if hasPrefix "http://" $server.url }}
+{{- if or $server.tokenSecret $account }}
+{{- fail (printf "%s has a token for %s, where whoever listens could read it: give url https://, or remove tokenSecret and serviceAccountToken" $at $server.url) }}
+{{- end }}
+{{- if or $server.caConfigMap $server.caSecret }}
+{{- fail (printf "%s has authorities for %s, which shows no certificate: give url https://, or remove caConfigMap and caSecret" $at $server.url) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $alerts := list }}
+{{- range (.Files.Get "rules/feedmill.yaml" | fromYaml).groups }}{{ range .rules }}{{ $alerts = append $alerts .alert }}{{ end }}{{ end }}
+{{- range .Values.metrics.disabledRules }}
+{{- if not (has . $alerts) }}
+{{- fail (printf "metrics.disabledRules has %s, which is no alert of this chart; there are %s" . ($alerts | uniq | join ", ")) }}
+{{- end }}
+{{- end }}
+{{- range .Values.nodes.acceleratorLabels }}
+{{- if not (regexMatch "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$" .) }}
+{{- fail (printf "nodes.acceleratorLabels has %q, which no label of a node can be called; write names such as nvidia.com/gpu.present, without a value" .) }}
+{{- end }}
+{{- end }}
+{{- /* Filters of fields and spans, in brackets, are left to the program. */}}
+{{- range splitList "," (toString (default "info" .Values.operator.log)) }}
+{{- if not (or (contains "[" .) (contains "]" .) (regexMatch "(?i)^\\s*([a-z0-9_:]+=)?(off|error|warn|info|debug|trace)\\s*$" .)) }}
+{{- fail (printf "operator.log has %q, which is no level; write off, error, warn, info, debug or trace, for a part PART=LEVEL, with commas between, such as info,kube=debug" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "feedmill.name" -}}
 {{- $name := .Release.Name | trunc 45 | trimSuffix "-" -}}
 {{- if contains "feedmill" $name }}{{ $name }}{{ else }}{{ $name }}-feedmill{{ end -}}

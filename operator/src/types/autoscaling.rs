@@ -9,7 +9,7 @@ use super::MAX_WORKERS;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalingSpec {
-    /// Manual: `replicas`. External: `replicas`, written by another scaler, within the bounds. Internal: the operator, from what trainers
+    /// Manual: `replicas`, whatever the bounds are. External: `replicas`, written by another scaler, within the bounds. Internal: the operator, from what trainers
     /// report; `replicas` is then only the first size.
     #[serde(default)]
     pub mode: AutoscalingMode,

@@ -213,7 +213,7 @@ pub struct WorkerSpec {
     /// Annotations of the account that is made, such as a cloud role.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub service_account_annotations: BTreeMap<String, String>,
-    /// CPU, and memory beside the shared memory; memory absent: what `cache` and the program need.
+    /// CPU, and memory beside the shared memory; memory absent: what `cache` and the program need. No request is more than its limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
     /// Environment of the container.

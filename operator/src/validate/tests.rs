@@ -72,6 +72,8 @@ fn contradictions_name_their_field() {
         ("worker: {resources: {limits: {memory: 100Mi}}}", "spec.worker.resources.limits.memory"),
         ("worker: {resources: {limits: {memory: 1.5Gi}}}", "spec.worker.resources.limits.memory"),
         ("worker: {resources: {requests: {memory: lots}}}", "spec.worker.resources.requests.memory"),
+        ("worker: {resources: {limits: {cpu: 8 cores}}}", "spec.worker.resources.limits.cpu"),
+        ("worker: {resources: {limits: {cpu: -1}}}", "spec.worker.resources.limits.cpu"),
     ];
     for (lines, field) in cases {
         let errors = validate(&stored(lines)).unwrap_err();
@@ -200,4 +202,45 @@ fn no_text_of_a_spec_is_another_one_in_the_document() {
     let document = validate(&raw).unwrap().document;
     let read = serde_saphyr::from_str::<Pipeline>(&document).unwrap().spec;
     assert_eq!((read.processor, read.streams), (raw.spec.processor, raw.spec.streams));
+}
+
+#[test]
+fn requests_beyond_their_limit_were_lowered_without_a_word_or_refused_by_the_api_server_alone() {
+    let refused = |resources: &str| {
+        let found = validate(&stored(&format!("worker: {{resources: {resources}}}")));
+        found.err().unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for (name, resources, words) in [
+        (
+            "memory",
+            "{requests: {memory: 4Gi}, limits: {memory: 2Gi}}",
+            "4Gi must not be more than limits.memory, 2Gi",
+        ),
+        ("cpu", "{requests: {cpu: 1500m}, limits: {cpu: 1}}", "1500m must not be more than limits.cpu, 1"),
+        (
+            "ephemeral-storage",
+            "{requests: {ephemeral-storage: 2G}, limits: {ephemeral-storage: 1Gi}}",
+            "2G must not be more than limits.ephemeral-storage, 1Gi",
+        ),
+    ] {
+        assert_eq!(refused(resources), [format!("spec.worker.resources.requests.{name}: {words}")]);
+    }
+    for resources in
+        ["{requests: {cpu: 1000m, memory: 2Gi}, limits: {cpu: 1, memory: 2048Mi}}", "{requests: {cpu: 64}}"]
+    {
+        assert_eq!(refused(resources), [""; 0], "{resources}");
+    }
+}
+
+#[test]
+fn an_amount_that_is_none_was_told_by_the_api_server_without_its_field() {
+    let errors =
+        validate(&stored("worker: {resources: {requests: {cpu: eight, nvidia.com/gpu: one}}}")).unwrap_err();
+    let words: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let field = "spec.worker.resources.requests";
+    let rest = "must be an amount such as 8, 500m or 2Gi, not below 0";
+    assert_eq!(
+        words,
+        [format!("{field}.cpu: \"eight\" {rest}"), format!("{field}.nvidia.com/gpu: \"one\" {rest}")]
+    );
 }

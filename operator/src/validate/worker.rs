@@ -6,6 +6,7 @@ use feedmill_protocol::pipeline::{FieldError, PROGRAM_BYTES, Quantity};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use kube::ResourceExt as _;
 
+use super::amount::billionths;
 use super::{Account, RESTART_AT, ValidatedWorker, wrong};
 use crate::desired::is_ours;
 use crate::types::{DataPipeline, WorkerSpec};
@@ -42,8 +43,9 @@ pub(super) fn worker(raw: &DataPipeline, errors: &mut Vec<FieldError>) -> Valida
     twice("spec.worker.env", env.iter().map(|variable| &variable.name), errors);
     twice("spec.worker.imagePullSecrets", image_pull_secrets.iter().map(|secret| &secret.name), errors);
     let resources = resources.clone().unwrap_or_default();
-    let (requests, limits) =
-        memory(raw, resources.requests.unwrap_or_default(), resources.limits.unwrap_or_default(), errors);
+    let (requests, limits) = (resources.requests.unwrap_or_default(), resources.limits.unwrap_or_default());
+    amounts(&requests, &limits, errors);
+    let (requests, limits) = memory(raw, requests, limits, errors);
     ValidatedWorker {
         image: image.clone(),
         pull_policy: *image_pull_policy,
@@ -74,6 +76,26 @@ fn twice<'a>(field: &str, names: impl Iterator<Item = &'a String>, errors: &mut 
 }
 
 type Amounts = BTreeMap<String, Amount>;
+
+/// The API server refuses both only when workers are made, and the one without a field.
+fn amounts(requests: &Amounts, limits: &Amounts, errors: &mut Vec<FieldError>) {
+    for (kind, amounts) in [("requests", requests), ("limits", limits)] {
+        // Memory must be whole bytes.
+        for (name, amount) in amounts.iter().filter(|(name, _)| *name != "memory") {
+            if billionths(&amount.0).is_none() {
+                let reason = format!("{:?} must be an amount such as 8, 500m or 2Gi, not below 0", amount.0);
+                errors.push(wrong(&format!("spec.worker.resources.{kind}.{name}"), reason));
+            }
+        }
+    }
+    for (name, request) in requests {
+        let Some(limit) = limits.get(name) else { continue };
+        if billionths(&request.0).zip(billionths(&limit.0)).is_some_and(|(request, limit)| request > limit) {
+            let reason = format!("{} must not be more than limits.{name}, {}", request.0, limit.0);
+            errors.push(wrong(&format!("spec.worker.resources.requests.{name}"), reason));
+        }
+    }
+}
 
 /// Shared memory counts as the pod's memory, so it is added to what is asked for beside it.
 fn memory(
@@ -112,7 +134,7 @@ fn memory(
         let bytes = bytes.saturating_add(cache.shared_memory.0);
         Amount(Quantity(bytes.checked_next_multiple_of(STEP).unwrap_or(bytes)).to_string())
     };
-    requests.insert("memory".into(), whole(request.unwrap_or(limit).min(limit)));
+    requests.insert("memory".into(), whole(request.unwrap_or(limit)));
     limits.insert("memory".into(), whole(limit));
     // The scheduler places by requests: without one, all workers would fit on one node.
     requests.entry("cpu".into()).or_insert_with(|| limits.get("cpu").cloned().unwrap_or(Amount("1".into())));

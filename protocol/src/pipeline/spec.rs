@@ -124,6 +124,9 @@ impl PipelineSpec {
     }
 }
 
+/// A server without a path: buckets and keys are put there.
+pub const ENDPOINT: &str = r"^https?://([A-Za-z0-9_][-A-Za-z0-9._]*|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?$";
+
 /// Where `s3://` addresses lead. Credentials come from the environment, from mounted files, or in a cluster from a Secret.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -134,7 +137,7 @@ pub struct S3Spec {
     pub region: Option<String>,
     /// `http(s)://host[:port]` of a server other than AWS.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 2048), regex(pattern = "^https?://.+"))]
+    #[schemars(length(max = 2048), regex(pattern = ENDPOINT))]
     pub endpoint: Option<String>,
     /// Put the bucket into the path instead of the host name.
     #[serde(default)]

@@ -134,3 +134,56 @@ fn quantities() {
         assert_eq!(Quantity(bytes).to_string().parse(), Ok(Quantity(bytes)));
     }
 }
+
+#[test]
+fn an_endpoint_with_a_path_or_a_blank_was_accepted_and_tried_without_end() {
+    let pattern = regex::Regex::new(spec::ENDPOINT).unwrap();
+    let errors = |endpoint: &str| {
+        let spec = format!("forcePathStyle: true, endpoint: {endpoint:?}");
+        read(&GOOD.replace("forcePathStyle: true", &spec)).validate().err().unwrap_or_default()
+    };
+    for endpoint in [
+        "http://minio:9000",
+        "https://minio:9000/",
+        "https://s3.eu-central-1.example",
+        "http://10.0.0.1:9000",
+        "http://[::1]:9000",
+        "https://[fd00::1:2]",
+        "http://object_store.team.svc.cluster.local:80",
+    ] {
+        assert_eq!(errors(endpoint), [], "{endpoint}");
+        assert!(pattern.is_match(endpoint), "{endpoint}");
+    }
+    for endpoint in [
+        "minio:9000",
+        "s3://minio",
+        "http://",
+        "http:///",
+        "http://:9000",
+        "http://minio:9000 ",
+        " http://minio:9000",
+        "http://minio:9000/bucket",
+        "http://minio:9000//",
+        "http://minio:",
+        "http://minio:port",
+        "http://minio:900000",
+        "http://minio:+80",
+        "http://key:secret@minio:9000",
+        "http://minio?x=1",
+        "http://minio#x",
+        "http://::1:9000",
+        "http://[::1",
+        "http://[minio]",
+        "http://[::1]9000",
+    ] {
+        let errors = errors(endpoint);
+        assert_eq!(errors.len(), 1, "{endpoint}");
+        assert_eq!(errors[0].field, "spec.s3.endpoint");
+        assert!(errors[0].reason.contains(&format!("{endpoint:?}")), "{errors:?}");
+        assert!(!pattern.is_match(endpoint), "{endpoint}");
+    }
+    // What a pattern cannot say.
+    for endpoint in ["http://minio:0", "http://minio:65536", "http://[::1::2]"] {
+        assert_eq!(errors(endpoint).len(), 1, "{endpoint}");
+    }
+}

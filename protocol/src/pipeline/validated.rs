@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::Ipv6Addr;
 
 use super::spec::{
     BadSamplePolicy, CacheSpec, ColumnPart, DatasetSpec, ImagePrefix, LimitsSpec, Pipeline, ProcessorSpec,
@@ -136,10 +137,9 @@ impl Pipeline {
         findings.check((1..=MAX_STREAMS).contains(&streams.len()), "spec.streams", count);
         findings.unique("spec.streams", streams.iter().map(|stream| stream.name.as_str()));
         if let Some(endpoint) = &spec.s3.endpoint {
-            let holds = ["http://", "https://"]
-                .iter()
-                .any(|scheme| endpoint.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty()));
-            findings.check(holds, "spec.s3.endpoint", "must be http://host[:port] or https://host[:port]");
+            let reason =
+                format!("{endpoint:?} must be http://host[:port] or https://host[:port], without a path");
+            findings.check(is_endpoint(endpoint), "spec.s3.endpoint", reason);
         }
         let streams = streams.iter().enumerate().map(|(i, s)| stream(&mut findings, i, s)).collect();
         processor(&mut findings, &spec.processor);
@@ -157,6 +157,27 @@ impl Pipeline {
             max_range: spec.serving.max_range,
         })
     }
+}
+
+/// What [`ENDPOINT`](super::spec::ENDPOINT) says, and that the port and the address in brackets are some.
+fn is_endpoint(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) else {
+        return false;
+    };
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    let (holds, port) = match rest.strip_prefix('[').map(|rest| rest.split_once(']')) {
+        Some(Some((host, port))) => (host.parse::<Ipv6Addr>().is_ok(), port),
+        Some(None) => return false,
+        None => {
+            let (host, port) = rest.split_at(rest.find(':').unwrap_or(rest.len()));
+            let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+            (host.bytes().all(letter) && !host.is_empty() && !host.starts_with(['-', '.']), port)
+        }
+    };
+    let number = |port: &str| {
+        port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse().is_ok_and(|port: u16| port > 0)
+    };
+    holds && text.len() <= 2048 && (port.is_empty() || port.strip_prefix(':').is_some_and(number))
 }
 
 fn stream(findings: &mut Findings, index: usize, spec: &StreamSpec) -> ValidatedStream {
