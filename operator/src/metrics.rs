@@ -154,7 +154,13 @@ impl Metrics {
 
     /// A size was decided, for this reason.
     pub fn decided(&self, key: &Key, reason: &str) {
-        self.decisions.with_label_values(&[key.namespace.as_str(), key.name.as_str(), reason]).inc();
+        let of =
+            |reason| self.decisions.with_label_values(&[key.namespace.as_str(), key.name.as_str(), reason]);
+        // A rate does not see a counter's first value. What is decided once a day would never be seen, so all begin at 0.
+        for reason in Reason::LABELS {
+            of(reason);
+        }
+        of(reason).inc();
     }
 
     /// What trainers of a pipeline report; none: they cannot be seen. What is not known is absent, so that no scaler takes an old
@@ -263,6 +269,20 @@ mod tests {
                 ),
             ]
         );
+    }
+
+    /// A rate over a counter that begins at 1 is 0.
+    #[test]
+    fn a_reason_that_comes_once_in_a_while_is_seen_by_a_rate() {
+        let metrics = Metrics::new().unwrap();
+        metrics.decided(&key(), "Enough");
+        let of = |reason: &str, times: u8| {
+            let labels = format!("namespace=\"training\",pipeline=\"qwen\",reason=\"{reason}\"");
+            format!("feedmill_scaling_decisions_total{{{labels}}} {times}")
+        };
+        let lines = lines(&metrics);
+        assert_eq!(lines.len(), Reason::LABELS.len());
+        assert!(lines.contains(&of("Enough", 1)) && lines.contains(&of("Sated", 0)), "{lines:?}");
     }
 
     #[test]

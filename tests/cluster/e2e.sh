@@ -82,12 +82,15 @@ pull() { # PIPELINE [MILLISECONDS of a step]
     exec 8>"$work/pull.in"
     until_ok 60 "the first step of the ranks" test -s "$work/pull.out"
 }
-pulled() { # they have had no error, and are asked to end
-    local steps
+let_go() { # they are asked to end, and have had no error
     exec 8>&-
     tail --pid="$(cat "$work/pull.pid")" -f /dev/null
     rm -f "$work/pull.pid"
     tail -1 "$work/pull.out" | grep '"samples_a_second"' >/dev/null || { say "the ranks had an error: $(cat "$work/pull.err")"; return 1; }
+}
+pulled() { # and every position came once, as it is
+    local steps
+    let_go
     steps=$(($(wc -l <"$work/pull.out") - 1))
     same_chain "$steps" "$(tail -1 "$work/pull.out" | field chain)"
     say "ranks: $(tail -1 "$work/pull.out" | field positions) positions in $steps steps without an error, longest wait $(tail -1 "$work/pull.out" | field longest_wait_seconds) s, $(tail -1 "$work/pull.out" | field moved) batches by another worker"
@@ -137,6 +140,12 @@ Y
 
 program() { case $1 in ranks) echo "$ranks";; *) echo "$programs/feedmill-$1";; esac; }
 
+storage_up() { # without what ranks are told to end by, which is closed only when nobody has it; a shell says nothing of it when it is killed
+    ROOT_ACCESS_KEY=e2e ROOT_SECRET_KEY=e2e-secret "$("$root/tools/versitygw.sh")" --port "$s3" --iam-dir "$work/users" posix --sidecar "$work/metadata" \
+        "$work/s3" >>"$work/s3.log" 2>&1 8>&- &
+    echo $! >"$work/s3.pid"
+    disown
+}
 prepare() {
     local name
     export AWS_ACCESS_KEY_ID=e2e AWS_SECRET_ACCESS_KEY=e2e-secret
@@ -144,9 +153,7 @@ prepare() {
     mkdir -p "$work/s3"
     cp -r "$root/examples/quickstart/bucket" "$work/s3/quickstart"
     mkdir -p "$work/users" "$work/metadata"
-    ROOT_ACCESS_KEY=e2e ROOT_SECRET_KEY=e2e-secret "$("$root/tools/versitygw.sh")" --port "$s3" --iam-dir "$work/users" posix --sidecar "$work/metadata" \
-        "$work/s3" >"$work/s3.log" 2>&1 &
-    echo $! >"$work/s3.pid"
+    storage_up
     pipeline fleet | sed "s/, credentialsSecretRef: {name: s3-keys}//; s/s3.$team.svc:9000/$s3/" >"$work/local.yaml"
     mkdir "$work/manifests"
     RUST_LOG=warn "$programs/feedmill-worker" --pipeline "$work/local.yaml" --cache-dir "$work/manifests" \
@@ -190,7 +197,7 @@ worker_image=localhost/feedmill/worker:e2e
 . "$here/numbers.sh"
 
 all="install apply read refused scale rollout broken_image stream overwritten missing conflict access keys one_per_node
-    hpa external internal asked sated cut gone
+    hpa external internal asked sated shown cut gone
     leader operator_down api_server out_of_memory evicted drained node_dies partitioned steady namespace delete"
 usual="install apply read refused scale rollout hpa internal asked drained leader delete"
 

@@ -279,3 +279,40 @@ Y
     rm "$work/trainer.pid"
     helm upgrade feedmill "$root/charts/feedmill" -n $system --wait --timeout 2m --reset-then-reuse-values --set-json 'operator.prometheus.trainers=null' >/dev/null
 }
+
+s_shown() { # what the dashboard shows of a fleet that grows and shrinks again: all of its queries have answers, by series as the chart's PodMonitors have them scraped
+    local begun chart=$root/charts/feedmill
+    helm template feedmill "$chart" -n $system --set metrics.podMonitor=true -s templates/monitor.yaml |
+        kubectl label --local -f - -o json read=yes >"$work/monitors.json"
+    rm -rf "$work/prometheus" "$work/prometheus.yaml"
+    python3 "$here/monitors.py" "$work/monitors.json" "$work/prometheus.yaml" "$chart/rules/feedmill.yaml" >"$work/monitors.log" 2>&1 &
+    echo $! >"$work/monitors.pid"
+    until_ok 30 "the pods to scrape" test -e "$work/prometheus.yaml.1.json"
+    prometheus_up
+    begun=$(date +%s)
+    pipeline shown "  replicas: 1
+  autoscaling: {mode: Internal, minReplicas: 1, maxReplicas: 3, reports: {failureThreshold: 3}}" | limited
+    whole shown 1
+    pull shown 0
+    until_ok 120 "3 workers to be wanted" wanted_is shown 3
+    whole shown 3
+    # Long enough to be seen. Meanwhile the storage goes away for a moment, which is no error to a rank.
+    sleep 20
+    kill -9 "$(cat "$work/s3.pid")"
+    sleep 5
+    storage_up
+    sleep 25
+    let_go
+    # A training that needs a part of them.
+    pull shown 2000
+    until_ok 300 "1 worker to be wanted" wanted_is shown 1
+    whole shown 1
+    sleep 30
+    NAMESPACE=$team PIPELINE=shown python3 "$here/dashboard.py" "http://$prometheus" "$begun" "$(date +%s)" "$work/dashboard.html" \
+        ${FEEDMILL_WRITE_SCREENSHOTS:+"$root/docs/images/dashboard.png"}
+    pulled
+    prometheus_down
+    kill "$(cat "$work/monitors.pid")"
+    rm "$work/monitors.pid"
+    k delete dpl shown >/dev/null
+}

@@ -9,6 +9,9 @@ const COLUMNS: usize = 24;
 /// The height of a panel, in Grafana's lines.
 const HEIGHT: usize = 8;
 
+/// Counts a minute, of what is rare: a line of "0.07 a second" tells nobody anything. They are bars, one on the other.
+const RARE: &str = "cpm";
+
 /// What is drawn: expressions, each with the words of its legend.
 type Drawn = &'static [(&'static str, &'static str)];
 
@@ -17,7 +20,7 @@ struct Panel {
     title: &'static str,
     /// What it means and where to look on.
     description: &'static str,
-    /// As Grafana names units.
+    /// As Grafana names units; it also decides how far the axis goes and what is drawn.
     unit: &'static str,
     drawn: Drawn,
 }
@@ -70,10 +73,10 @@ const WORKERS: &[Panel] = &[
     },
     Panel {
         title: "Why there are so many",
-        description: "Decisions on the number of workers, by reason; in mode Internal, six a minute.",
-        unit: "short",
+        description: "Decisions on the number of workers a minute, by reason; in mode Internal, six for each pipeline.",
+        unit: RARE,
         drawn: &[(
-            "sum by (reason) (increase(feedmill_scaling_decisions_total{CHOSEN}[RATE]))",
+            "60 * sum by (reason) (rate(feedmill_scaling_decisions_total{CHOSEN}[RATE])) > 0",
             "{{reason}}",
         )],
     },
@@ -135,10 +138,10 @@ const BATCHES: &[Panel] = &[
     },
     Panel {
         title: "Answers cut",
-        description: "Answers a second that were cut because their reader was too slow.",
-        unit: "cps",
+        description: "Answers a minute that were cut because their reader was too slow.",
+        unit: RARE,
         drawn: &[(
-            "sum by (namespace, pipeline) (rate(feedmill_worker_overdue_leases_total{CHOSEN}[RATE]))",
+            "60 * sum by (namespace, pipeline) (rate(feedmill_worker_overdue_leases_total{CHOSEN}[RATE]))",
             "{{namespace}}/{{pipeline}}",
         )],
     },
@@ -224,10 +227,10 @@ const LIMITS: &[Panel] = &[
     },
     Panel {
         title: "Storage: attempts that failed",
-        description: "Attempts a second that failed for now and are made again.",
-        unit: "cps",
+        description: "Attempts a minute that failed for now and are made again.",
+        unit: RARE,
         drawn: &[(
-            "sum by (kind) (rate(feedmill_worker_fetch_failed_attempts_total{CHOSEN}[RATE]))",
+            "60 * sum by (kind) (rate(feedmill_worker_fetch_failed_attempts_total{CHOSEN}[RATE]))",
             "{{kind}}",
         )],
     },
@@ -237,32 +240,43 @@ const DATA: &[Panel] = &[
     Panel {
         title: "Bad samples",
         description: "Of all samples that were tried. Above 1 % for 15 minutes is an alert.",
-        unit: "percentunit",
+        // Few of all: on an axis to 100 % they would not be seen.
+        unit: "percent",
+        // Where none was bad yet there is no series of bad ones, which is 0.
         drawn: &[(
-            "sum by (namespace, pipeline) (rate(feedmill_worker_bad_records_total{CHOSEN}[RATE])) / \
-             (sum by (namespace, pipeline) (rate(feedmill_worker_bad_records_total{CHOSEN}[RATE])) + \
-             sum by (namespace, pipeline) (rate(feedmill_worker_stage_runs_total{CHOSEN, stage=\"fill\"}[RATE])))",
+            "100 - 100 * sum by (namespace, pipeline) (rate(feedmill_worker_stage_runs_total{CHOSEN, stage=\"fill\"}[RATE])) / \
+             (sum by (namespace, pipeline) (rate(feedmill_worker_stage_runs_total{CHOSEN, stage=\"fill\"}[RATE])) + \
+             (sum by (namespace, pipeline) (rate(feedmill_worker_bad_records_total{CHOSEN}[RATE])) or \
+             0 * sum by (namespace, pipeline) (rate(feedmill_worker_stage_runs_total{CHOSEN, stage=\"fill\"}[RATE]))))",
             "{{namespace}}/{{pipeline}}",
         )],
     },
     Panel {
         title: "Bad records by class",
-        description: "Bad records a second, by data set and class; docs/data.md says what to do about each class.",
-        unit: "cps",
+        description: "Bad records a minute, by data set and class; docs/data.md says what to do about each class.",
+        unit: RARE,
         drawn: &[(
-            "sum by (dataset, class) (rate(feedmill_worker_bad_records_total{CHOSEN}[RATE]))",
+            "60 * sum by (dataset, class) (rate(feedmill_worker_bad_records_total{CHOSEN}[RATE])) > 0",
             "{{dataset}} {{class}}",
         )],
     },
     Panel {
         title: "Objects that cannot be had",
-        description: "Objects a second that do not exist, and requests that storage refuses; records that kill their process.",
-        unit: "short",
+        description: "Objects a minute that do not exist, and requests that storage refuses.",
+        unit: RARE,
         drawn: &[
-            ("sum(rate(feedmill_worker_fetch_missing_total{CHOSEN}[RATE]))", "missing"),
-            ("sum(rate(feedmill_worker_fetch_denied_total{CHOSEN}[RATE]))", "refused"),
-            ("max(feedmill_worker_lethal_records{CHOSEN})", "lethal records"),
+            ("60 * sum(rate(feedmill_worker_fetch_missing_total{CHOSEN}[RATE]))", "missing"),
+            ("60 * sum(rate(feedmill_worker_fetch_denied_total{CHOSEN}[RATE]))", "refused"),
         ],
+    },
+    Panel {
+        title: "Lethal records",
+        description: "Records that kill the process that makes them. One is an alert.",
+        unit: "short",
+        drawn: &[(
+            "max by (namespace, pipeline) (feedmill_worker_lethal_records{CHOSEN})",
+            "{{namespace}}/{{pipeline}}",
+        )],
     },
 ];
 
@@ -275,10 +289,10 @@ const OPERATOR: &[Panel] = &[
     },
     Panel {
         title: "Work on pipelines",
-        description: "How often a pipeline is worked on, by how that ended.",
-        unit: "cps",
+        description: "How often a minute pipelines are worked on, by how that ended.",
+        unit: RARE,
         drawn: &[(
-            "sum by (result) (rate(feedmill_operator_reconcile_duration_seconds_count[RATE]))",
+            "60 * sum by (result) (rate(feedmill_operator_reconcile_duration_seconds_count[RATE]))",
             "{{result}}",
         )],
     },
@@ -293,9 +307,9 @@ const OPERATOR: &[Panel] = &[
     },
     Panel {
         title: "Writes",
-        description: "Writes to the API server a second, by kind. Nothing changes: nothing is written.",
-        unit: "cps",
-        drawn: &[("sum by (kind) (rate(feedmill_operator_writes_total[RATE]))", "{{kind}}")],
+        description: "Writes to the API server a minute, by kind. Nothing changes: nothing is written.",
+        unit: RARE,
+        drawn: &[("60 * sum by (kind) (rate(feedmill_operator_writes_total[RATE]))", "{{kind}}")],
     },
     Panel {
         title: "Pipelines",
@@ -330,6 +344,8 @@ fn drawn(panel: &Panel, id: usize, x: usize, y: usize, width: usize) -> Value {
         })
     });
     let most = if panel.unit == "percentunit" { json!(1) } else { Value::Null };
+    let (style, opacity, stacked) =
+        if panel.unit == RARE { ("bars", 70, "normal") } else { ("line", 10, "none") };
     json!({
         "id": id,
         "type": "timeseries",
@@ -343,7 +359,10 @@ fn drawn(panel: &Panel, id: usize, x: usize, y: usize, width: usize) -> Value {
                 "unit": panel.unit,
                 "min": 0,
                 "max": most,
-                "custom": {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 10, "showPoints": "never", "spanNulls": false},
+                "custom": {
+                    "drawStyle": style, "lineWidth": 1, "fillOpacity": opacity, "stacking": {"mode": stacked, "group": "A"},
+                    "showPoints": "never", "spanNulls": false,
+                },
             },
             "overrides": [],
         },
@@ -382,7 +401,8 @@ pub fn dashboard() -> Value {
             "gridPos": {"x": 0, "y": y, "w": COLUMNS, "h": 1},
         }));
         y += 1;
-        for line in row.chunks(3) {
+        // At most three beside each other, and as many in each line as can be: four are two and two.
+        for line in row.chunks(row.len().div_ceil(row.len().div_ceil(3))) {
             let width = COLUMNS / line.len();
             for (place, panel) in line.iter().enumerate() {
                 id += 1;
