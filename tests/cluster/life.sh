@@ -29,7 +29,7 @@ s_apply() { # a fleet stands, spread over the nodes
     until_ok 30 "a plan" is fleet PlanConsistent True
     same "$(k get configmap fleet-plan -o 'jsonpath={.data.train}')" "$(get fleet '{.status.planDigests.train}')"
     k get dpl | head -2
-    same "$(k get dpl fleet --no-headers | awk '{print $2, $3, $4, $5, $6}')" "True WorkersServe 3 3 3"
+    same "$(k get dpl fleet --no-headers | awk '{print $2, $3, $4, $5, $6, $7}')" "True WorkersServe False 3 3 3"
     told fleet SpreadSatisfied True
     # Applied again it is the same object.
     local generation; generation=$(get fleet '{.metadata.generation}')
