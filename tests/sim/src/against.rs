@@ -34,8 +34,8 @@ const SLOWER: f64 = 10_000.0 / DECIDES_MS as f64;
 
 /// Seconds of a real run, about.
 const SECONDS: f64 = 100.0;
-/// Batches that one worker makes to be measured: about half of an epoch.
-const ALONE: u64 = 500;
+/// Batches that one worker makes to be measured: about a third of an epoch.
+const ALONE: u64 = 300;
 /// A worker that starts says "again in a second" to whoever asks, who so learns up to a second late that it serves.
 const NOTICED: f64 = 1.0;
 /// So many workers' worth of samples are wanted.
@@ -119,7 +119,8 @@ fn global_batch() -> f64 {
     RANKS as f64 * MICRO_BATCH as f64
 }
 
-/// Starts one worker, asks it for one batch after another.
+/// Starts one worker and asks it for one batch after another; then lets ranks that compute nothing read the same. A worker that has always
+/// something to do loses no time between two batches, so all are shorter by what they took less together.
 fn alone(program: &Path) -> anyhow::Result<Alone> {
     let folder = tempfile::tempdir()?;
     let list = folder.path().join("workers");
@@ -139,8 +140,14 @@ fn alone(program: &Path) -> anyhow::Result<Alone> {
         let begun = now();
         ask(&address, batch * MICRO_BATCH).map(|()| (now() - begun).as_secs_f64())
     });
-    let batches = batches.collect::<anyhow::Result<_>>()?;
+    let batches = batches.collect::<anyhow::Result<Vec<f64>>>()?;
     run.interrupt()?;
+    let steps = (ALONE / RANKS as u64).to_string();
+    let report = local(program, &["--workers", "1", "--step-ms", "1", "--steps", &steps])?;
+    let sample = 1.0 / number(&report, "samples_per_second")?.max(1e-6);
+    let one_by_one = Alone { batches, start };
+    let shorter = sample / one_by_one.sample();
+    let batches = one_by_one.batches.iter().map(|seconds| seconds * shorter).collect();
     Ok(Alone { batches, start })
 }
 
