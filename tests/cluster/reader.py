@@ -1,6 +1,6 @@
 """Ranks that read by HTTP alone, in a layout that no trainer asks for: what bytes as they are spare, against fp32 tensors.
 
-reader.py ADDRESS LAYOUT STEP_MS SECONDS
+reader.py HOST[:PORT] LAYOUT STEP_MS SECONDS
 
 Four ranks in step, four samples of each in a step, eight micro batches of each asked for or in hand. Prints samples, seconds, bytes, and the
 share of the time that ranks waited, as JSON.
@@ -29,7 +29,7 @@ def fetch(position):
         return None
     connection = getattr(open_connections, "one", None)
     if connection is None:
-        connection = open_connections.one = http.client.HTTPConnection(address, 8470)
+        connection = open_connections.one = http.client.HTTPConnection(address if ":" in address else f"{address}:8470")
     connection.timeout = left
     if connection.sock is not None:
         connection.sock.settimeout(left)
@@ -40,6 +40,11 @@ def fetch(position):
     except TimeoutError:
         connection.close()
         return None
+    except (ConnectionError, http.client.HTTPException):
+        # Closed meanwhile; the same range is asked for on another one.
+        connection.close()
+        time.sleep(0.01)
+        return fetch(position)
     if answer.status != 200:
         raise SystemExit(f"{address} answers {answer.status} to {position}: {body[:300]!r}")
     return len(body)
@@ -55,10 +60,10 @@ with concurrent.futures.ThreadPoolExecutor(RANKS * WINDOW) as pool:
         now = time.monotonic()
         # The first step waits for a start that is none of the layout's.
         if steps:
-            waited += min(now, end) - since
+            waited += max(0.0, min(now, end) - since)
         else:
             begin = now
-        if None in got:
+        if None in got or now >= end:
             break
         steps, size, last = steps + 1, size + sum(got), now
         for _ in range(RANKS):

@@ -49,7 +49,7 @@ fn tell(processes: &[Pid], signal: Signal) {
 }
 
 /// The processes whose parent this is.
-fn children(parent: u32) -> std::io::Result<Vec<Pid>> {
+pub(crate) fn children(parent: u32) -> std::io::Result<Vec<Pid>> {
     let mut all = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{parent}/task"))? {
         // A thread may end between the listing and the reading.
