@@ -24,30 +24,30 @@ steps, waited, size, last = 0, 0.0, 0, begin
 
 def fetch(position):
     """Bytes of a range; None when there is no time left."""
-    left = end - time.monotonic()
-    if left <= 0:
-        return None
-    connection = getattr(open_connections, "one", None)
-    if connection is None:
-        connection = open_connections.one = http.client.HTTPConnection(address if ":" in address else f"{address}:8470")
-    connection.timeout = left
-    if connection.sock is not None:
-        connection.sock.settimeout(left)
-    try:
-        connection.request("GET", f"/v1/streams/train/batches/{position}-{position + MICRO_BATCH}?layout={layout}")
-        answer = connection.getresponse()
-        body = answer.read()
-    except TimeoutError:
-        connection.close()
-        return None
-    except (ConnectionError, http.client.HTTPException):
-        # Closed meanwhile; the same range is asked for on another one.
-        connection.close()
-        time.sleep(0.01)
-        return fetch(position)
-    if answer.status != 200:
-        raise SystemExit(f"{address} answers {answer.status} to {position}: {body[:300]!r}")
-    return len(body)
+    path = f"/v1/streams/train/batches/{position}-{position + MICRO_BATCH}?layout={layout}"
+    while (left := end - time.monotonic()) > 0:
+        connection = getattr(open_connections, "one", None)
+        if connection is None:
+            connection = open_connections.one = http.client.HTTPConnection(address if ":" in address else f"{address}:8470")
+        connection.timeout = left
+        if connection.sock is not None:
+            connection.sock.settimeout(left)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read()
+        except TimeoutError:
+            connection.close()
+            continue
+        except (ConnectionError, http.client.HTTPException):
+            # Closed meanwhile; the same range is asked for on another one.
+            connection.close()
+            time.sleep(0.01)
+            continue
+        if answer.status != 200:
+            raise SystemExit(f"{address} answers {answer.status} to {position}: {body[:300]!r}")
+        return len(body)
+    return None
 
 
 with concurrent.futures.ThreadPoolExecutor(RANKS * WINDOW) as pool:
