@@ -179,8 +179,11 @@ fn address_of(endpoint: &Endpoint) -> Option<IpAddr> {
     endpoint.host().parse().ok()
 }
 
-/// Addresses separated by commas, spaces or ends of lines; `#` begins a comment.
-fn parse_list(text: &str) -> Result<Vec<Endpoint>, ClientError> {
+/// The workers of a list, as it stands in a file: addresses separated by commas, spaces or ends of lines; `#` begins a comment.
+///
+/// # Errors
+/// Something that is no address.
+pub fn parse_list(text: &str) -> Result<Vec<Endpoint>, ClientError> {
     text.lines()
         .flat_map(|line| line.split('#').next().unwrap_or_default().split([',', ' ', '\t', '\r']))
         .filter(|address| !address.is_empty())

@@ -83,6 +83,7 @@ pub mod decisions {
 pub use agent::{AgentStats, LocalWire};
 pub use batch::{Batch, Counts, Timings};
 pub use control::StreamPlan;
+pub use discovery::parse_list;
 pub use error::{Attempt, ClientError, Disagreement, History};
 pub use fault::Fault;
 pub use feedmill_access::{AccessError, Pass, PassSettings, TlsFault, Token, TokenError, TokenSource};

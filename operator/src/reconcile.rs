@@ -33,7 +33,7 @@ use self::status::Written;
 use crate::apply::{ANSWER, Applied, Applier, ApplyError, Generations, STUBBORN, ours_or_left};
 use crate::desired::{Installation, Names, desired};
 use crate::metrics::Metrics;
-use crate::observe::{Caches, TroubleKind, WorkerPod};
+use crate::observe::Caches;
 use crate::plan::{self, Agreed};
 use crate::queries::Queries;
 use crate::queue::Outcome;
@@ -101,17 +101,6 @@ pub enum ReconcileError {
     /// The status could not be written.
     #[error("cannot write the status")]
     Status(#[source] kube::Error),
-}
-
-/// Whether a worker may live by the template that is kept: not where there is no Deployment, nor where none serves and the image
-/// cannot be had. Workers that still read, or come back, are not replaced.
-fn lives(observed: &Observed) -> bool {
-    let mut staying = observed.pods.iter().filter(|pod| pod.stays());
-    let has_no_image =
-        |pod: &WorkerPod| pod.trouble.as_ref().is_some_and(|trouble| trouble.kind == TroubleKind::Image);
-    let dead =
-        observed.pods.iter().any(|pod| pod.stays() && has_no_image(pod)) && !staying.any(|pod| pod.ready);
-    observed.deployment.is_some() && !dead
 }
 
 impl Context {
@@ -216,7 +205,8 @@ impl Context {
         let pods = observed.pods();
         let is_old = self.is_old(pipeline, observed);
         let kept: Vec<&ControllerRevision> = observed.revisions.iter().map(Arc::as_ref).collect();
-        let choice = template::choose(pipeline, &self.installation, &kept, lives(observed));
+        let lives = observed.deployment.is_some() && template::lives(&pods);
+        let choice = template::choose(pipeline, &self.installation, &kept, lives);
         let ending = plan::is_ending(inputs, suspended, observed.deployment.as_deref(), is_old, &pods);
         let (agreed, consistency) = if ending {
             (recorded, plan::Consistency::Unknown)

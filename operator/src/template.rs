@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::desired::{self, Installation, metadata};
+use crate::observe::{TroubleKind, WorkerPod};
 use crate::validate::{RESTART_AT, ValidatedPipeline};
 
 /// A hash of what the template was made from, as an annotation.
@@ -85,6 +86,17 @@ pub fn choose(
     Choice { model: rendered, current: true, keep, drop: others(None) }
 }
 
+/// Whether workers live by the template that is kept: not where one cannot have its image and none of its template serves. Workers that
+/// still read, or come back, are not replaced; those of a former template say nothing of this one.
+#[must_use]
+pub fn lives(pods: &[&WorkerPod]) -> bool {
+    let staying = || pods.iter().filter(|pod| pod.stays());
+    let has_image =
+        |pod: &WorkerPod| pod.trouble.as_ref().is_none_or(|trouble| trouble.kind != TroubleKind::Image);
+    let serves = |template: &Option<String>| staying().any(|pod| pod.ready && pod.template == *template);
+    staying().all(|pod| has_image(pod) || serves(&pod.template))
+}
+
 /// What was kept: a tree as it was written, or the text that caches have of it.
 fn read(data: &Value) -> Option<Model> {
     match data {
@@ -108,7 +120,7 @@ fn is_same(one: &Model, other: &Model) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::trimmed_revision;
+    use crate::observe::{Trouble, trimmed_revision};
     use crate::validate::tests::{installation, pipeline};
 
     fn image(choice: &Choice) -> &str {
@@ -139,6 +151,30 @@ mod tests {
         // Uncorrected it is the same one, again and again.
         let same = choose(&pipeline, &wrong, &[&kept], false);
         assert_eq!((same.keep, same.drop), (None, Vec::new()));
+    }
+
+    /// Workers of the former template serve beside a rollout whose image cannot be had.
+    #[test]
+    fn workers_live_by_a_template_until_none_of_it_serves_and_its_image_cannot_be_had() {
+        let pod = |template: &str, ready, kind: Option<TroubleKind>| WorkerPod {
+            template: Some(template.into()),
+            ready,
+            trouble: kind.map(|kind| Trouble { kind, words: String::new() }),
+            ..WorkerPod::default()
+        };
+        let (serves, reads) = (pod("a", true, None), pod("b", false, None));
+        let (no_image, crashes) =
+            (pod("b", false, Some(TroubleKind::Image)), pod("b", false, Some(TroubleKind::Crashes)));
+        for (pods, expected) in [
+            (vec![], true),
+            (vec![&serves, &reads, &crashes], true),
+            (vec![&no_image], false),
+            (vec![&serves, &no_image], false),
+            (vec![&pod("b", true, None), &no_image], true),
+            (vec![&WorkerPod { leaving: true, ..no_image.clone() }], true),
+        ] {
+            assert_eq!(lives(&pods), expected, "{pods:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 
-use crate::error::{AttemptError, TransientKind};
+use crate::error::{AttemptError, TransientKind, with_causes};
 
 /// Our own code: there is no address to ask.
 pub(crate) const NO_REGION: &str = "NoRegion";
@@ -25,7 +25,7 @@ where
         let code = error.code();
         return answer(response.status().as_u16(), code, error.message().unwrap_or_default());
     }
-    let detail = chain(error);
+    let detail = with_causes(error);
     if let Some(credentials) = find::<CredentialsError>(error) {
         return match credentials {
             CredentialsError::CredentialsNotLoaded(_) => {
@@ -153,21 +153,6 @@ fn is_tls(error: &std::io::Error) -> bool {
         within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     }
     false
-}
-
-/// What each of the errors says that lie within one another, once: `dispatch failure: io error: …: Connection refused`.
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut words = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let more = error.to_string();
-        if !words.ends_with(&more) {
-            words.push_str(": ");
-            words.push_str(&more);
-        }
-        next = error.source();
-    }
-    words
 }
 
 fn innermost(error: &(dyn Error + 'static)) -> String {

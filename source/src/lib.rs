@@ -56,7 +56,7 @@ mod manifest;
 /// Parquet files → row by number.
 mod table;
 
-pub use error::{FetchError, PermanentKind, SetupError, TransientKind};
+pub use error::{FetchError, PermanentKind, SetupError, TransientKind, with_causes};
 pub use manifest::{
     BLOCK_BYTES, Compression, DiskBudget, Framing, Manifest, ManifestError, ManifestSettings, Progress,
     Record, RecordReadError, Records,

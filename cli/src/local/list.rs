@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use feedmill_client::Endpoint;
+use feedmill_client::{Endpoint, parse_list};
 use feedmill_worker::whole_file::WholeFile;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -55,7 +55,7 @@ impl WorkerList {
             ErrorKind::InvalidData => no_list(),
             _ => cannot(error),
         })?;
-        let listed = there.as_deref().map_or_else(|| Some(Vec::new()), addresses).ok_or_else(no_list)?;
+        let listed = parse_list(there.as_deref().unwrap_or_default()).map_err(|_| no_list())?;
         if let Some(lives) = first_that_answers(listed).await {
             return Err(Usage::of(anyhow!(
                 "--workers-file: {shown} names {lives}, which answers: another feedmill local --serve writes there; end that one, or name \
@@ -115,15 +115,6 @@ fn read(path: &Path) -> io::Result<Option<String>> {
         return Err(io::Error::new(ErrorKind::InvalidData, "it is longer than any list"));
     }
     Ok(Some(text))
-}
-
-/// The addresses of a list as loaders read it; None when it has anything else.
-fn addresses(text: &str) -> Option<Vec<Endpoint>> {
-    text.lines()
-        .flat_map(|line| line.split('#').next().unwrap_or_default().split([',', ' ', '\t', '\r']))
-        .filter(|address| !address.is_empty())
-        .map(|address| address.parse().ok())
-        .collect()
 }
 
 async fn first_that_answers(listed: Vec<Endpoint>) -> Option<Endpoint> {

@@ -357,21 +357,21 @@ impl View<'_> {
     fn source(&self, conditions: &mut Conditions) {
         let workers = self.facts.workers;
         let read = workers.iter().any(|(_, status)| !status.streams.is_empty());
-        let reading = workers.iter().find_map(|(pod, status)| Some((pod, status.doing.as_deref()?)));
+        let reading =
+            workers.iter().find_map(|(pod, status)| Some(format!("{pod}: {}", status.doing.as_deref()?)));
+        let reading = match self.cannot_read() {
+            Some(message) => Some(("CannotReadData", message)),
+            None => reading.map(|message| ("ReadingData", message)),
+        };
         let crashed = self.trouble().filter(|(_, trouble)| trouble.kind == TroubleKind::Crashes);
-        let cannot_read = self.cannot_read();
         match (read, reading, crashed) {
             (false, None, None) if self.facts.unasked && conditions.had("SourceReady") => {}
             (true, _, _) => conditions.set("SourceReady", Truth::True, "DataRead", ""),
             (false, _, Some((pod, trouble))) => {
                 conditions.set("SourceReady", Truth::False, "CannotReadData", &self.troubled(pod, trouble));
             }
-            (false, Some(_), None) if cannot_read.is_some() => {
-                let message = cannot_read.unwrap_or_default();
-                conditions.set("SourceReady", Truth::False, "CannotReadData", &message);
-            }
-            (false, Some((pod, doing)), None) => {
-                conditions.set("SourceReady", Truth::False, "ReadingData", &format!("{pod}: {doing}"));
+            (false, Some((reason, message)), None) => {
+                conditions.set("SourceReady", Truth::False, reason, &message);
             }
             (false, None, None) => {
                 let why = self.facts.silent.map(|(pod, error)| format!("; {pod}: {error}"));

@@ -12,9 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use feedmill_arena::{Permit, Urgency};
 use feedmill_protocol::bad::BadClass;
-use feedmill_source::{FetchError, ImageRoots, ObjectPrefix, ObjectUri, PermanentKind};
+use feedmill_source::{FetchError, ImageRoots, ObjectPrefix, ObjectUri, PermanentKind, with_causes};
 
-use super::read::{PictureSource, ReadSample, with_causes};
+use super::read::{PictureSource, ReadSample};
 use super::{Attempt, Fault, MakeError, SampleMaker};
 use crate::stream::Stream;
 

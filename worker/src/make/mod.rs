@@ -47,7 +47,6 @@ use stages::Stages;
 
 pub use fetch::SizeGuess;
 pub use read::ReadSample;
-pub(crate) use read::with_causes;
 pub use size::{SizedPicture, SizedSample};
 
 /// A permanent fault of one record.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use feedmill_protocol::bad::BadClass;
-use feedmill_source::{Manifest, ObjectUri, Record, RecordReadError, ReferenceError};
+use feedmill_source::{Manifest, ObjectUri, Record, RecordReadError, ReferenceError, with_causes};
 use feedmill_text::fault::FaultClass;
 use feedmill_text::processor::Prepared;
 use feedmill_text::record::{Conversation, ImageReference, Row, parse_record, read_row};
@@ -226,19 +226,4 @@ fn bad_class(class: FaultClass) -> BadClass {
         FaultClass::Template => BadClass::TemplateError,
         FaultClass::Tokenizer => BadClass::TokenizerError,
     }
-}
-
-/// An error with everything behind it, in one line.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        // Transparent wrappers repeat what they wrap.
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
 }

@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use feedmill_arena::{Permit, Urgency};
 use feedmill_protocol::bad::BadClass;
-use feedmill_source::{Cpu, FetchError, PermanentKind, RowError, RowLimits, RowOutcome, Table, TableRow};
+use feedmill_source::{
+    Cpu, FetchError, PermanentKind, RowError, RowLimits, RowOutcome, Table, TableRow, with_causes,
+};
 
 use super::fetch::{FIRST_PAUSE, LAST_PAUSE, is_gone};
-use super::read::{self, Place, ReadSample, with_causes};
+use super::read::{self, Place, ReadSample};
 use super::stages::Stages;
 use super::{Attempt, MakeError, SampleMaker};
 use crate::cpu_pool::CpuPool;

@@ -14,6 +14,7 @@ use super::{Attempt, Fault, MakeError};
 use crate::engine::sample::SampleShape;
 use crate::stream::Stream;
 use crate::suspect::{CHILD_SLACK_BYTES, MOST_HIDDEN_BYTES, bad_class};
+use feedmill_source::with_causes;
 
 /// One picture whose size in the sample is known.
 #[derive(Clone, Debug)]
@@ -120,10 +121,7 @@ pub(crate) fn size(stream: &Stream, read: ReadSample, pictures: Vec<Bytes>) -> R
         read.uses.truncate(sized.len());
         (read.conversation, read.prepared) = (shorter.conversation, shorter.prepared);
     }
-    let encoded = read
-        .prepared
-        .expand(&tokens)
-        .map_err(|error| MakeError::Internal(super::read::with_causes(&error)))?;
+    let encoded = read.prepared.expand(&tokens).map_err(|error| MakeError::Internal(with_causes(&error)))?;
     Ok(SizedSample { read, pictures, headers, sized, encoded, max_pixels, dropped_turns })
 }
 

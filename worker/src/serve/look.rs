@@ -24,6 +24,7 @@ use super::routes::{Shared, loaded};
 use super::{person, picture, range_samples};
 use crate::app::{App, Loaded};
 use crate::find::{self, Search, Step};
+use feedmill_source::with_causes;
 
 pub(super) fn router() -> Router<Arc<App>> {
     Router::new()
@@ -172,7 +173,7 @@ async fn stepped(mut search: Search) -> (Vec<u8>, Option<Search>) {
     match stepped.await {
         Ok((Ok(step), search)) => (lines(&step), (!step.over).then_some(search)),
         Ok((Err(error), _)) => {
-            let detail = crate::make::with_causes(&error);
+            let detail = with_causes(&error);
             let problem = Problem::new(problem_kind::INTERNAL, 502, "the manifest cannot be read", detail);
             (line(&json!({"problem": problem})), None)
         }
