@@ -23,7 +23,7 @@ $([ $place = spread ] || echo '  placement: {nodeSelector: {kubernetes.io/hostna
         say "$layout from one node: $(cat "$work/nic-$layout.json")"
         # A step that leaves the network just enough time for bytes as they are.
         python3 "$here/reader.py" "$address" $layout "${LAYOUT_STEP_MS:-700}" 30 >"$work/nic-$layout.json"
-        say "$layout, steps of ${LAYOUT_STEP_MS:-700} ms: waits $(field wait_ratio <"$work/nic-$layout.json") of its time, $(field samples_a_second <"$work/nic-$layout.json") samples/s"
+        say "$layout, steps of ${LAYOUT_STEP_MS:-700} ms: waits $(field wait_ratio <"$work/nic-$layout.json") of its time"
         first=${first:-$rate}
     done
     say "compact makes $(awk -v a="$first" -v b="$rate" 'BEGIN{printf "%.2f", a / b}') times the samples of fp32"
